@@ -1,0 +1,87 @@
+//! Weight types and the bytes they take.
+
+/// Columns that share one scale.
+pub const BLOCK: usize = 32;
+
+/// Consecutive neurons whose down products share one 8-bit rounding (see the crate docs).
+pub const GROUP: usize = 32;
+
+/// How weights are stored. The numbers are part of the image format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[repr(u8)]
+pub enum WeightType {
+    /// 32-bit floats: the reference path.
+    F32 = 0,
+    /// IEEE half floats.
+    F16 = 1,
+    /// 8-bit symmetric, one f16 scale a block.
+    Q8 = 2,
+    /// 4-bit symmetric around 8, one f16 scale a block.
+    Q4 = 3,
+    /// 4-bit with offset: f16 scale and f16 minimum a block.
+    Q4O = 4,
+    /// 6-bit symmetric around 32, one f16 scale a block.
+    Q6 = 5,
+}
+
+impl WeightType {
+    /// All types, in the order of their numbers.
+    pub const ALL: [WeightType; 6] =
+        [Self::F32, Self::F16, Self::Q8, Self::Q4, Self::Q4O, Self::Q6];
+
+    /// The type with this number in an image.
+    pub const fn from_u8(number: u8) -> Option<Self> {
+        match number {
+            0 => Some(Self::F32),
+            1 => Some(Self::F16),
+            2 => Some(Self::Q8),
+            3 => Some(Self::Q4),
+            4 => Some(Self::Q4O),
+            5 => Some(Self::Q6),
+            _ => None,
+        }
+    }
+
+    /// The name used on command lines and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Q8 => "q8",
+            Self::Q4 => "q4",
+            Self::Q4O => "q4o",
+            Self::Q6 => "q6",
+        }
+    }
+
+    /// True for the types whose activations are rounded to 8 bits.
+    pub const fn is_quantized(self) -> bool {
+        !matches!(self, Self::F32 | Self::F16)
+    }
+
+    /// Bytes of one row's codes. Quantised types need `cols` to be a multiple of [`BLOCK`].
+    pub const fn code_bytes(self, cols: usize) -> usize {
+        match self {
+            Self::F32 => cols * 4,
+            Self::F16 => cols * 2,
+            Self::Q8 => cols,
+            Self::Q4 | Self::Q4O => cols.div_ceil(2 * BLOCK) * BLOCK,
+            Self::Q6 => cols.div_ceil(2 * BLOCK) * (BLOCK + BLOCK / 2),
+        }
+    }
+
+    /// Bytes of one row's scales (and minima).
+    pub const fn scale_bytes(self, cols: usize) -> usize {
+        match self {
+            Self::F32 | Self::F16 => 0,
+            Self::Q8 | Self::Q4 | Self::Q6 => cols / BLOCK * 2,
+            Self::Q4O => cols / BLOCK * 4,
+        }
+    }
+
+    /// Bytes of one row, codes and scales.
+    pub const fn row_bytes(self, cols: usize) -> usize {
+        self.code_bytes(cols) + self.scale_bytes(cols)
+    }
+}

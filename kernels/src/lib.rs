@@ -1,0 +1,82 @@
+//! Arithmetic on slices, nothing else.
+//!
+//! Every kernel is *defined* here down to the order of its float operations, so that scalar code,
+//! AVX2, AVX-512 and NEON give the same bits. Multiply and add are always rounded separately; no
+//! kernel may fuse them. [`Kernels`] is a table of functions, chosen once by [`Kernels::best`].
+//!
+//! # Weights
+//!
+//! A matrix row is stored in two runs of bytes: its *codes* and, for the quantised types, its
+//! *scales*. Weights come in blocks of [`BLOCK`] = 32 columns.
+//!
+//! | type | codes of a row | scales of a row | weight |
+//! | --- | --- | --- | --- |
+//! | `F32` | `cols` f32 | none | itself |
+//! | `F16` | `cols` f16 | none | itself |
+//! | `Q8` | `cols` i8 in -127..=127 | `cols/32` f16 `d` | `d * q` |
+//! | `Q4` | `ceil(cols/64) * 32` bytes | `cols/32` f16 `d` | `d * (q - 8)` |
+//! | `Q6` | `ceil(cols/64) * 48` bytes | `cols/32` f16 `d` | `d * (q - 32)` |
+//! | `Q4O` | as `Q4` | `cols/32` f16 `d`, then `cols/32` f16 `m` | `d * q + m` |
+//!
+//! 4-bit codes are stored in pairs of blocks: 32 bytes hold blocks `2p` and `2p+1`; byte `j` has
+//! column `j` of block `2p` in its low and column `j` of block `2p+1` in its high half. Where the
+//! number of blocks is odd the last high halves are zero.
+//!
+//! 6-bit codes: 48 bytes a pair of blocks. The first 32 hold the low four bits of each code exactly
+//! as 4-bit codes are stored. Byte `k` of the last 16 holds the high two bits of four codes: of block
+//! `2p` column `k` in bits 0-1 and column `k + 16` in bits 2-3, of block `2p+1` column `k` in bits
+//! 4-5 and column `k + 16` in bits 6-7.
+//!
+//! # Products (`matvec`, `matmul`)
+//!
+//! Quantised weights meet activations that were quantised by [`Kernels::quantize`]: codes `a`,
+//! scale `s`, integer sum `t` of a block's codes. For block `b` of a row:
+//!
+//! ```text
+//! dot_b = sum_i q_i * a_i                                   exact, i32 (Q4: minus 8 * t_b, Q6: minus 32 * t_b)
+//! p_b   = (d_b * s_b) * f32(dot_b)                          Q8, Q6, Q4
+//! p_b   = (d_b * s_b) * f32(dot_b) + m_b * (s_b * f32(t_b)) Q4O
+//! A_j   = 0 + p_j + p_{j+8} + p_{j+16} + ...                j = 0..8, in this order
+//! y     = ((A0 + A4) + (A2 + A6)) + ((A1 + A5) + (A3 + A7))
+//! ```
+//!
+//! Float weights meet the f32 activations: with `p_i = w_i * x_i`,
+//!
+//! ```text
+//! V_j = 0 + p_j + p_{j+32} + ...            j = 0..32
+//! U_j = (V_j + V_{j+8}) + (V_{j+16} + V_{j+24})     j = 0..8
+//! y   = ((U0 + U4) + (U2 + U6)) + ((U1 + U5) + (U3 + U7))
+//! ```
+//!
+//! # Down sums (`down_group`, `down_group_many`)
+//!
+//! Down columns are stored neuron by neuron, so the sum runs over rows. Neurons are taken in groups
+//! of [`GROUP`] = 32 consecutive ones. For quantised weights, neurons `n` of a group with activation
+//! `h_n`, and block `b` of the output:
+//!
+//! ```text
+//! g_n   = h_n * d_{n,b}
+//! top   = max_n |g_n|            compared as bits, so that NaN is kept
+//! s     = top / 127              inv = 127 / top      (both 0 where top < 2^-100)
+//! c_n   = round_half_even(g_n * inv)        i8
+//! dot_i = sum_n c_n * q_{n,i}               exact, i32 (Q4: q - 8, Q6: q - 32)
+//! acc_i = acc_i + s * f32(dot_i)
+//! Q4O:  e = 0 + h_0 * m_{0,b} + h_1 * m_{1,b} + ...   then   acc_i = acc_i + (s * f32(dot_i) + e)
+//! ```
+//!
+//! A neuron with `h_n = 0` changes nothing, so dead neurons may be left out: hot (dense) and cold
+//! (sparse) paths give the same bits. For float weights `acc_i = acc_i + h_n * w_{n,i}`, neuron by
+//! neuron, where dead neurons are likewise free to be left out.
+
+#![cfg_attr(not(any(test, feature = "std")), no_std)]
+#![deny(unsafe_code)]
+
+pub mod activation;
+pub mod block;
+pub mod dispatch;
+pub mod view;
+
+pub use activation::Activation;
+pub use block::{BLOCK, GROUP, WeightType};
+pub use dispatch::Kernels;
+pub use view::{Activations, NeuronRows, Rows};
