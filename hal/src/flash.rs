@@ -1,16 +1,38 @@
 //! Split-phase reads of whole flash pages.
 
-use crate::page::PageIndex;
+use crate::page::{PAGE_BYTES, PageIndex};
 
 /// One read: where from, and the memory it fills. Whoever holds it owns the memory.
 #[derive(Debug)]
 pub struct Read<'m> {
     /// First page.
     pub start: PageIndex,
-    /// A whole number of pages, [`Flash::align_bytes`] aligned in memory.
+    /// At least `bytes` long, [`Flash::align_bytes`] aligned in memory.
     pub buf: &'m mut [u8],
+    /// Bytes to read, to the front of `buf`: a whole number of pages, at most `buf.len()`. The rest
+    /// of `buf` travels along untouched, so that a buffer can serve reads of several sizes.
+    pub bytes: usize,
     /// Chosen by the submitter and handed back untouched.
     pub tag: u32,
+}
+
+impl Read<'_> {
+    /// What a device of this size and alignment checks before it takes the read.
+    ///
+    /// # Errors
+    /// [`IoError::Unaligned`] and [`IoError::EndOfImage`]. An empty read is not a whole number of
+    /// pages, and neither is one of the last page where the image ends in the middle of it.
+    pub fn check(&self, size_bytes: u64, align_bytes: usize) -> Result<(), IoError> {
+        let whole = self.bytes > 0 && (self.bytes as u64).is_multiple_of(PAGE_BYTES);
+        let aligned = self.buf.as_ptr().addr().is_multiple_of(align_bytes);
+        if !whole || !aligned || self.bytes > self.buf.len() {
+            return Err(IoError::Unaligned);
+        }
+        match self.start.offset_bytes().checked_add(self.bytes as u64) {
+            Some(end_bytes) if end_bytes <= size_bytes => Ok(()),
+            _ => Err(IoError::EndOfImage),
+        }
+    }
 }
 
 /// Why a read did not succeed.

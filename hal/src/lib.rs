@@ -14,10 +14,20 @@
 #![cfg_attr(not(any(test, feature = "linux")), no_std)]
 #![deny(unsafe_code)]
 
+#[cfg(all(
+    feature = "linux",
+    not(any(target_os = "linux", target_os = "android"))
+))]
+compile_error!("the feature `linux` works on Linux and Android only");
+
 pub mod clock;
 pub mod cores;
 pub mod flash;
+#[cfg(feature = "linux")]
+pub mod linux;
 pub mod page;
+#[cfg(feature = "sim")]
+pub mod sim;
 
 pub use clock::Clock;
 pub use cores::{Cores, OneLane};

@@ -24,7 +24,11 @@ impl PageCount {
     /// Pages that hold `size_bytes`, the last one perhaps in part; `None` past 16 TiB.
     pub const fn covering(size_bytes: u64) -> Option<Self> {
         let count = size_bytes.div_ceil(PAGE_BYTES);
-        if count <= u32::MAX as u64 { Some(PageCount(count as u32)) } else { None }
+        if count <= u32::MAX as u64 {
+            Some(PageCount(count as u32))
+        } else {
+            None
+        }
     }
 
     /// Size in bytes.

@@ -27,8 +27,14 @@ pub enum WeightType {
 
 impl WeightType {
     /// All types, in the order of their numbers.
-    pub const ALL: [WeightType; 6] =
-        [Self::F32, Self::F16, Self::Q8, Self::Q4, Self::Q4O, Self::Q6];
+    pub const ALL: [WeightType; 6] = [
+        Self::F32,
+        Self::F16,
+        Self::Q8,
+        Self::Q4,
+        Self::Q4O,
+        Self::Q6,
+    ];
 
     /// The type with this number in an image.
     pub const fn from_u8(number: u8) -> Option<Self> {

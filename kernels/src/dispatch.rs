@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use crate::block::BLOCK;
 use crate::view::{Activations, NeuronRows, Rows};
 
 /// The kernels of one instruction set. Chosen once, then passed down; every table gives the same
@@ -56,4 +57,51 @@ pub struct Kernels {
     pub to_f16: fn(x: &[f32], out: &mut [u16]),
     /// CRC-32C (Castagnoli), continuing from `crc` (0 to begin); same convention as RFC 3720.
     pub crc32c: fn(crc: u32, bytes: &[u8]) -> u32,
+}
+
+impl Kernels {
+    /// The reference: plain Rust, on every machine.
+    pub const SCALAR: Kernels = crate::scalar::TABLE;
+
+    /// The tables of this CPU, the fastest first; the last one is [`Kernels::SCALAR`].
+    ///
+    /// With the feature `std` the CPU is asked; without it, what the build was allowed to use.
+    pub fn available() -> impl Iterator<Item = Kernels> {
+        crate::arch::tables().chain([Self::SCALAR])
+    }
+
+    /// The fastest table of this CPU.
+    pub fn best() -> Kernels {
+        Self::available().next().unwrap_or(Self::SCALAR)
+    }
+
+    /// The table of this name, if this CPU can run it.
+    pub fn by_name(name: &str) -> Option<Kernels> {
+        Self::available().find(|kernels| kernels.name == name)
+    }
+
+    /// Scratch that no kernel of any table exceeds with up to `cols_max` columns (outputs, for
+    /// the down sums) and `tokens_max` tokens.
+    pub const fn scratch_bytes(cols_max: usize, tokens_max: usize) -> usize {
+        let blocks = cols_max.div_ceil(2 * BLOCK) * 2;
+        let tokens = if tokens_max < TOKENS_AT_ONCE {
+            tokens_max
+        } else {
+            TOKENS_AT_ONCE
+        };
+        SCRATCH_FIXED_BYTES + blocks * PANEL_BLOCK_BYTES + tokens * blocks * size_of::<f32>()
+    }
+}
+
+/// Tokens of one pass of `matmul` over a panel of rows.
+pub(crate) const TOKENS_AT_ONCE: usize = 128;
+/// One block of a panel of 16 rows: codes one a byte, and f32 scales and minima.
+const PANEL_BLOCK_BYTES: usize = 16 * BLOCK + 2 * 16 * size_of::<f32>();
+/// What does not grow: alignment, and the buffers of a pair of blocks of a down sum.
+const SCRATCH_FIXED_BYTES: usize = 12_288;
+
+impl core::fmt::Debug for Kernels {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Kernels({})", self.name)
+    }
 }

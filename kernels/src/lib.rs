@@ -72,11 +72,24 @@
 #![deny(unsafe_code)]
 
 pub mod activation;
+mod arch;
 pub mod block;
+mod check;
+mod crc;
 pub mod dispatch;
+pub mod math;
+pub mod pack;
+pub mod quantize;
+mod scalar;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 pub mod view;
 
 pub use activation::Activation;
 pub use block::{BLOCK, GROUP, WeightType};
 pub use dispatch::Kernels;
+pub use pack::{pack_codes, unpack_codes};
+pub use quantize::{dequantize_row, quantize_row};
 pub use view::{Activations, NeuronRows, Rows};

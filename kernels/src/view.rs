@@ -24,10 +24,19 @@ impl<'a> Rows<'a> {
         codes: &'a [u8],
         scales: &'a [u8],
     ) -> Self {
-        assert!(!ty.is_quantized() || cols.is_multiple_of(BLOCK), "{cols} columns");
+        assert!(
+            !ty.is_quantized() || cols.is_multiple_of(BLOCK),
+            "{cols} columns"
+        );
         assert_eq!(codes.len(), rows * ty.code_bytes(cols));
         assert_eq!(scales.len(), rows * ty.scale_bytes(cols));
-        Rows { ty, cols, rows, codes, scales }
+        Rows {
+            ty,
+            cols,
+            rows,
+            codes,
+            scales,
+        }
     }
 
     /// Type of the weights.
@@ -59,7 +68,10 @@ impl<'a> Rows<'a> {
 
     /// Rows `start..start + rows`.
     pub fn slice(&self, start: usize, rows: usize) -> Rows<'a> {
-        let (code, scale) = (self.ty.code_bytes(self.cols), self.ty.scale_bytes(self.cols));
+        let (code, scale) = (
+            self.ty.code_bytes(self.cols),
+            self.ty.scale_bytes(self.cols),
+        );
         Rows {
             rows,
             codes: &self.codes[start * code..(start + rows) * code],
@@ -99,10 +111,21 @@ impl<'a> Activations<'a> {
     ) -> Self {
         assert!(x.is_empty() || x.len() == tokens * cols);
         assert!(q.is_empty() || q.len() == tokens * cols);
-        let blocks = if q.is_empty() { 0 } else { tokens * (cols / BLOCK) };
+        let blocks = if q.is_empty() {
+            0
+        } else {
+            tokens * (cols / BLOCK)
+        };
         assert_eq!(scales.len(), blocks);
         assert_eq!(sums.len(), blocks);
-        Activations { tokens, cols, x, q, scales, sums }
+        Activations {
+            tokens,
+            cols,
+            x,
+            q,
+            scales,
+            sums,
+        }
     }
 
     /// Number of tokens.
@@ -131,8 +154,17 @@ pub struct NeuronRows<'a> {
 impl<'a> NeuronRows<'a> {
     /// No neurons yet, of `cols` outputs each.
     pub fn new(ty: WeightType, cols: usize) -> Self {
-        assert!(!ty.is_quantized() || cols.is_multiple_of(BLOCK), "{cols} columns");
-        NeuronRows { ty, cols, len: 0, codes: [&[]; GROUP], scales: [&[]; GROUP] }
+        assert!(
+            !ty.is_quantized() || cols.is_multiple_of(BLOCK),
+            "{cols} columns"
+        );
+        NeuronRows {
+            ty,
+            cols,
+            len: 0,
+            codes: [&[]; GROUP],
+            scales: [&[]; GROUP],
+        }
     }
 
     /// Adds one neuron.

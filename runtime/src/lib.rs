@@ -1,3 +1,26 @@
 //! Runs language models larger than the memory they may use.
-#![no_std]
+#![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
+
+pub mod arena;
+mod attention;
+pub mod budget;
+pub mod chunk;
+pub mod digest;
+mod ffn;
+pub mod format;
+mod kv;
+pub mod limits;
+mod model;
+pub mod plan;
+mod product;
+pub mod sampler;
+pub mod session;
+pub mod shape;
+pub mod stats;
+pub mod stream;
+pub mod weights;
+mod work;
+
+pub use plan::{Plan, PlanError, PlanOptions};
+pub use session::{Session, SessionError};

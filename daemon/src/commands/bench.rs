@@ -1,0 +1,80 @@
+//! `tessera bench`: speed of prefill and decode.
+
+use anyhow::{Result, ensure};
+use tessera_runtime::digest::Digest;
+
+use super::start_and_load;
+use crate::engine::{LinuxSession, OpenImage};
+use crate::metrics::Recorder;
+use crate::options::BenchArgs;
+
+/// Tokens decoded before measuring, unless asked not to.
+const WARMUP_TOKENS: usize = 4;
+
+/// Runs the command.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    ensure!(args.repeat > 0, "at least one repetition is needed");
+    ensure!(args.prompt_tokens + args.new_tokens > 0, "nothing to measure: -p 0 -n 0");
+    let model = OpenImage::open(&args.engine.image)?;
+    let mut options = args.engine.options();
+    let longest = args.prompt_tokens.max(args.new_tokens).max(WARMUP_TOKENS);
+    options.context = options.context.or(Some(longest));
+    options.batch_tokens = Some(args.prompt_tokens.max(1));
+    let (mut session, report) = start_and_load(&model, &options)?;
+    let (recorder, digest) = measure(&mut session, args)?;
+    let mut metrics = recorder.metrics(&session, &report);
+    metrics.logits_digest = Some(format!("{:016x}", digest.value()));
+    if args.json {
+        println!("{}", serde_json::to_string(&metrics)?);
+    } else {
+        eprintln!("{}", report.io);
+        metrics.print();
+    }
+    Ok(())
+}
+
+/// Ids that are the same on every machine and spread over the vocabulary.
+fn ids(count: usize, vocab_size: usize) -> Vec<u32> {
+    let mut state = 0x2545_f491u32;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state % vocab_size as u32
+    };
+    (0..count).map(next).collect()
+}
+
+fn measure(session: &mut LinuxSession, args: &BenchArgs) -> Result<(Recorder, Digest)> {
+    let vocab_size = session.image().shape().vocab_size;
+    let prompt = ids(args.prompt_tokens, vocab_size);
+    let tokens = ids(args.new_tokens.max(WARMUP_TOKENS), vocab_size);
+    let mut recorder = Recorder::with_capacity(args.new_tokens * args.repeat);
+    let mut digest = Digest::default();
+    if !args.no_warmup {
+        for &token in &tokens[..WARMUP_TOKENS] {
+            session.append(&[token])?;
+        }
+        if args.prompt_tokens > 0 {
+            session.truncate(0);
+            session.append(&prompt)?;
+        }
+    }
+    for _ in 0..args.repeat {
+        if args.prompt_tokens > 0 {
+            session.truncate(0);
+            let begun_ns = session.now_ns();
+            digest.add(session.append(&prompt)?);
+            recorder.prefills.push((prompt.len(), session.now_ns() - begun_ns));
+        }
+        session.truncate(0);
+        for &token in &tokens[..args.new_tokens] {
+            let (begun_ns, before) = (session.now_ns(), session.stats());
+            let logits = session.append(&[token])?;
+            digest.add(logits);
+            let ns = session.now_ns() - begun_ns;
+            recorder.token(ns, session.stats().since(&before));
+        }
+    }
+    Ok((recorder, digest))
+}

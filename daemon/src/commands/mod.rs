@@ -1,0 +1,29 @@
+//! The commands.
+
+pub mod bench;
+pub mod chat;
+pub mod logits;
+pub mod perplexity;
+pub mod run;
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::engine::{EngineOptions, EngineReport, LinuxSession, OpenImage, start};
+
+/// Starts a session and loads its weights, with a progress bar.
+pub fn start_and_load(
+    model: &OpenImage,
+    options: &EngineOptions,
+) -> Result<(LinuxSession, EngineReport)> {
+    let (mut session, report) = start(model, options)?;
+    let bar = ProgressBar::new(0);
+    let style = "loading {bar:32} {bytes}/{total_bytes} {bytes_per_sec}";
+    bar.set_style(ProgressStyle::with_template(style)?);
+    session.load(&mut |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    Ok((session, report))
+}

@@ -1,0 +1,74 @@
+//! `tessera run`: continue a text.
+
+use std::io::{Write, stdout};
+
+use anyhow::{Context, Result, bail, ensure};
+use tessera_hal::linux::reset_peak;
+
+use super::start_and_load;
+use crate::engine::OpenImage;
+use crate::generate::{Generator, check_fits};
+use crate::metrics::{Metrics, Recorder};
+use crate::options::RunArgs;
+use crate::vocabulary::Vocabulary;
+
+/// Runs the command.
+pub fn run(args: &RunArgs) -> Result<()> {
+    let model = OpenImage::open(&args.engine.image)?;
+    let (prompt, vocabulary) = prompt_ids(&model, args)?;
+    ensure!(!prompt.is_empty(), "the prompt is empty: there is nothing to continue");
+    let bytes = vocabulary.as_ref().map(|vocabulary| vocabulary.tokenizer.token_bytes());
+    let end_ids = Vocabulary::end_ids(&model, vocabulary.as_ref());
+    // Only the table of bytes is needed from here on.
+    drop(vocabulary);
+    reset_peak();
+    let (mut session, report) = start_and_load(&model, &args.engine.options())?;
+    check_fits(&session, &prompt)?;
+    let vocab_size = session.image().shape().vocab_size;
+    let mut generator =
+        Generator::new(&args.generate, vocab_size, session.seq_len(), end_ids);
+    let mut recorder = Recorder::with_capacity(args.generate.max_tokens);
+    let mut out = stdout().lock();
+    let finish =
+        generator.run(&mut session, &prompt, bytes.as_ref(), &mut recorder, &mut |text| {
+            if !args.print_ids {
+                out.write_all(text.as_bytes())?;
+                out.flush()?;
+            }
+            Ok(())
+        })?;
+    if args.print_ids || bytes.is_none() {
+        let ids: Vec<String> = generator.output.iter().map(u32::to_string).collect();
+        write!(out, "{}", ids.join(","))?;
+    }
+    writeln!(out)?;
+    let mut metrics = recorder.metrics(&session, &report);
+    metrics.logits_digest = Some(format!("{:016x}", generator.digest.value()));
+    eprintln!("[{} tokens, ended by: {}]", generator.output.len(), finish.reason());
+    write_stats(args.stats.as_deref(), &metrics)
+}
+
+/// Writes what was measured to the file of `--stats`.
+pub fn write_stats(path: Option<&std::path::Path>, metrics: &Metrics) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let text = serde_json::to_string_pretty(metrics)? + "\n";
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn prompt_ids(model: &OpenImage, args: &RunArgs) -> Result<(Vec<u32>, Option<Vocabulary>)> {
+    let vocabulary = Vocabulary::of(model)?;
+    if let Some(tokens) = &args.tokens {
+        return Ok((tokens.0.clone(), vocabulary));
+    }
+    let text = match (&args.prompt, &args.prompt_file) {
+        (Some(text), _) => text.clone(),
+        (None, Some(path)) => std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?,
+        (None, None) => bail!("one of --prompt, --prompt-file or --tokens is needed"),
+    };
+    let Some(vocabulary) = vocabulary else {
+        bail!("the image has no tokenizer: give token ids with --tokens");
+    };
+    let ids = vocabulary.tokenizer.encode(&text, args.special, vocabulary.add_bos)?;
+    Ok((ids, Some(vocabulary)))
+}

@@ -1,0 +1,181 @@
+//! From an image file to a running session: head, plan, region, devices.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use tessera_hal::linux::{
+    Choice, FixedRange, IoReport, LaneOptions, LaneReport, Lanes, LinuxFlash, MonotonicClock,
+    OpenOptions, Region, memory_limit_bytes, open,
+};
+use tessera_kernels::Kernels;
+use tessera_runtime::format::{Image, SUPERBLOCK_BYTES, SectionKind};
+use tessera_runtime::limits::{BATCH_TOKENS_MAX, LANES_MAX};
+use tessera_runtime::{Plan, PlanOptions, Session};
+
+/// A session over real flash and real cores.
+pub type LinuxSession = Session<'static, LinuxFlash, Lanes, MonotonicClock>;
+
+/// How the image is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Io {
+    /// The best that works here.
+    #[default]
+    Auto,
+    /// io_uring, or fail.
+    Uring,
+    /// Reader threads with direct reads where the file system allows them.
+    Pread,
+    /// Reader threads through the page cache.
+    Buffered,
+}
+
+/// What a session is started with.
+#[derive(Debug, Clone, Default)]
+pub struct EngineOptions {
+    /// Bytes that weights, KV cache, buffers and scratch may take together; `None`: all that the
+    /// model can use, as far as the machine has it.
+    pub memory_bytes: Option<u64>,
+    /// Positions of the context; `None`: the model's, at most [`CONTEXT_DEFAULT`].
+    pub context: Option<usize>,
+    /// Most tokens of a pass; `None`: the most there can be.
+    pub batch_tokens: Option<usize>,
+    /// Positions whose logits are wanted at once.
+    pub logits_rows: usize,
+    /// Lanes; `None`: one for each core.
+    pub lanes: Option<usize>,
+    /// How the image is read.
+    pub io: Io,
+    /// Name of the kernels; `None`: the best of this CPU.
+    pub kernels: Option<String>,
+}
+
+/// Context that is prepared unless another is asked for.
+pub const CONTEXT_DEFAULT: usize = 4096;
+/// Kept free when the memory is chosen here.
+const SPARE_BYTES: u64 = 256 << 20;
+
+/// An image whose head was read and checked.
+pub struct OpenImage {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Superblock and section table. They live as long as the process.
+    pub image: Image<'static>,
+    file: File,
+}
+
+impl OpenImage {
+    /// Reads and checks superblock and section table.
+    pub fn open(path: &Path) -> Result<Self> {
+        let name = path.display();
+        let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
+        let file_bytes = file.metadata().with_context(|| format!("cannot examine {name}"))?.len();
+        let mut head = vec![0; (SUPERBLOCK_BYTES as u64).min(file_bytes) as usize];
+        file.read_exact_at(&mut head, 0).with_context(|| format!("cannot read {name}"))?;
+        let head_bytes = Image::head_bytes(&head, file_bytes).map_err(|e| anyhow!("{name}: {e}"))?;
+        head.resize(head_bytes as usize, 0);
+        file.read_exact_at(&mut head, 0).with_context(|| format!("cannot read {name}"))?;
+        let head: &'static [u8] = head.leak();
+        let image = Image::new_checked(head, file_bytes).map_err(|e| anyhow!("{name}: {e}"))?;
+        Ok(OpenImage { path: path.to_owned(), image, file })
+    }
+
+    /// The contents of a section of bytes, checked, if the image has it.
+    pub fn blob(&self, kind: SectionKind) -> Result<Option<Vec<u8>>> {
+        let Some(section) = self.image.find(kind) else { return Ok(None) };
+        let name = self.path.display();
+        let bytes = usize::try_from(section.data_bytes)?;
+        let mut data = vec![0; bytes];
+        self.file
+            .read_exact_at(&mut data, section.offset)
+            .with_context(|| format!("cannot read the {} of {name}", kind.name()))?;
+        if (Kernels::best().crc32c)(0, &data) != section.crc {
+            bail!("{name}: the checksum of the {} is wrong", kind.name());
+        }
+        Ok(Some(data))
+    }
+}
+
+/// What a session runs on.
+pub struct EngineReport {
+    /// How the image is read.
+    pub io: IoReport,
+    /// The lanes.
+    pub lanes: LaneReport,
+    /// Name of the kernels.
+    pub kernels: &'static str,
+}
+
+/// Plans, maps the region, opens the devices; [`Session::load`] is left to the caller.
+pub fn start(
+    model: &OpenImage,
+    options: &EngineOptions,
+) -> Result<(LinuxSession, EngineReport)> {
+    let kernels = choose_kernels(options.kernels.as_deref())?;
+    let (cores, lanes) = Lanes::new(&LaneOptions {
+        lanes: options.lanes.unwrap_or(0).min(LANES_MAX),
+        pin: true,
+        ..LaneOptions::default()
+    });
+    let plan = make_plan(model, options, tessera_hal::Cores::lanes(&cores))?;
+    let total_bytes = plan.budget.total_bytes().context("the plan's memory overflows")?;
+    let mut region = Region::new(total_bytes)
+        .map_err(|error| anyhow!("no region of {total_bytes} bytes: {error}"))?;
+    region.advise_huge_pages();
+    let region = region.into_static();
+    let (flash, io) = open(&model.path, &open_options(options.io, region, &plan))
+        .map_err(|error| anyhow!("cannot open {}: {error}", model.path.display()))?;
+    let report = EngineReport { io, lanes, kernels: kernels.name };
+    let session =
+        Session::new(model.image, plan, region, flash, cores, MonotonicClock, kernels)?;
+    Ok((session, report))
+}
+
+fn choose_kernels(name: Option<&str>) -> Result<Kernels> {
+    let Some(name) = name else { return Ok(Kernels::best()) };
+    Kernels::by_name(name).with_context(|| {
+        let names: Vec<&str> = Kernels::available().map(|kernels| kernels.name).collect();
+        format!("this CPU has no kernels {name:?}, it has {}", names.join(", "))
+    })
+}
+
+fn open_options(io: Io, region: &[u8], plan: &Plan) -> OpenOptions {
+    let (uring, direct) = match io {
+        Io::Auto => (Choice::Auto, Choice::Auto),
+        Io::Uring => (Choice::Require, Choice::Auto),
+        Io::Pread => (Choice::Never, Choice::Auto),
+        Io::Buffered => (Choice::Never, Choice::Never),
+    };
+    let fixed = Some(FixedRange::of(&region[plan.budget.io_range()]));
+    OpenOptions { uring, direct, fixed, ..OpenOptions::default() }
+}
+
+/// The plan that `start` would use.
+pub fn make_plan(model: &OpenImage, options: &EngineOptions, lanes: usize) -> Result<Plan> {
+    let shape = model.image.shape();
+    let wanted = PlanOptions {
+        memory_bytes: usize::MAX,
+        seq_len: options.context.unwrap_or(shape.seq_len.min(CONTEXT_DEFAULT)),
+        batch_tokens: options.batch_tokens.unwrap_or(BATCH_TOKENS_MAX),
+        logits_rows: options.logits_rows,
+        lanes,
+    };
+    let memory_bytes = match options.memory_bytes {
+        Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
+        None => available_bytes().saturating_sub(SPARE_BYTES) as usize,
+    };
+    Ok(Plan::new(&model.image, PlanOptions { memory_bytes, ..wanted })?)
+}
+
+/// Bytes that this process could still get: free in the system, and left by its memory cgroup.
+fn available_bytes() -> u64 {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let free = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.trim().strip_suffix("kB"))
+        .and_then(|number| number.trim().parse::<u64>().ok())
+        .map_or(u64::MAX, |kib| kib << 10);
+    free.min(memory_limit_bytes().unwrap_or(u64::MAX))
+}

@@ -1,0 +1,162 @@
+//! The loop that turns a prompt into a continuation.
+
+use anyhow::{Result, bail};
+use tessera_runtime::digest::Digest;
+use tessera_runtime::sampler::{Bias, Candidate, Sampler, SamplerOptions};
+use tessera_runtime::SessionError;
+
+use crate::engine::LinuxSession;
+use crate::metrics::Recorder;
+use crate::options::GenerateArgs;
+use crate::text::{TextStream, TokenBytes};
+
+/// Why a continuation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// The model gave an end token.
+    EndToken,
+    /// As many tokens as were asked for.
+    MaxTokens,
+    /// A stop string.
+    StopString,
+    /// The context is full.
+    ContextFull,
+}
+
+impl Finish {
+    /// One word, for messages.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::EndToken => "end token",
+            Self::MaxTokens => "token limit",
+            Self::StopString => "stop string",
+            Self::ContextFull => "context full",
+        }
+    }
+}
+
+/// Everything that generating needs besides the session; made once, so that no token allocates.
+pub struct Generator {
+    args: GenerateArgs,
+    biases: Vec<Bias>,
+    scratch: Vec<Candidate>,
+    end_ids: Vec<u32>,
+    /// Tokens of the context.
+    pub history: Vec<u32>,
+    /// Tokens of the last continuation, the end token not among them.
+    pub output: Vec<u32>,
+    /// Digest of every logit produced.
+    pub digest: Digest,
+}
+
+impl Generator {
+    /// Makes room for `seq_len` tokens.
+    pub fn new(args: &GenerateArgs, vocab_size: usize, seq_len: usize, end_ids: Vec<u32>) -> Self {
+        let bias = |&(id, bias): &(u32, f32)| Bias { id, bias };
+        Generator {
+            biases: args.logit_bias.iter().map(bias).collect(),
+            scratch: vec![Candidate { id: 0, logit: 0.0 }; vocab_size],
+            end_ids: if args.ignore_eos { Vec::new() } else { end_ids },
+            history: Vec::with_capacity(seq_len),
+            output: Vec::with_capacity(seq_len),
+            digest: Digest::default(),
+            args: args.clone(),
+        }
+    }
+
+    fn options(&self) -> SamplerOptions<'_> {
+        let args = &self.args;
+        SamplerOptions {
+            logit_biases: &self.biases,
+            penalty_last_count: args.repeat_last,
+            repetition_penalty: args.repeat_penalty,
+            frequency_penalty: args.frequency_penalty,
+            presence_penalty: args.presence_penalty,
+            top_k: args.top_k,
+            typical_p: args.typical,
+            top_p: args.top_p,
+            min_p: args.min_p,
+            temperature: args.temp,
+            seed: args.seed,
+        }
+    }
+
+    /// Appends `prompt` and continues it. `emit` gets the text as it becomes certain.
+    ///
+    /// # Errors
+    /// Options out of range, a prompt that does not fit, weights that cannot be read.
+    pub fn run(
+        &mut self,
+        session: &mut LinuxSession,
+        prompt: &[u32],
+        bytes: Option<&TokenBytes>,
+        recorder: &mut Recorder,
+        emit: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> Result<Finish> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let mut output = std::mem::take(&mut self.output);
+        let mut history = std::mem::take(&mut self.history);
+        let mut digest = self.digest;
+        output.clear();
+        let mut stream = TextStream::new(&self.args.stop)?;
+        let finish = {
+            let mut sampler = Sampler::new(self.options(), &mut scratch)?;
+            history.extend(prompt);
+            let begun_ns = session.now_ns();
+            digest.add(session.append(prompt)?);
+            recorder.prefills.push((prompt.len(), session.now_ns() - begun_ns));
+            loop {
+                if output.len() == self.args.max_tokens {
+                    break Finish::MaxTokens;
+                }
+                let token = sampler.sample(session.logits(), &history)?;
+                if self.end_ids.contains(&token) {
+                    break Finish::EndToken;
+                }
+                output.push(token);
+                history.push(token);
+                if let Some(bytes) = bytes
+                    && !bytes.is_control(token)
+                {
+                    let piece = stream.push(bytes.bytes(token));
+                    emit(piece.text)?;
+                    if piece.stopped {
+                        break Finish::StopString;
+                    }
+                }
+                if output.len() == self.args.max_tokens {
+                    break Finish::MaxTokens;
+                }
+                if session.pos() == session.seq_len() {
+                    break Finish::ContextFull;
+                }
+                let (begun_ns, before) = (session.now_ns(), session.stats());
+                digest.add(session.append(&[token])?);
+                let ns = session.now_ns() - begun_ns;
+                recorder.token(ns, session.stats().since(&before));
+            }
+        };
+        if finish != Finish::StopString {
+            emit(stream.finish().text)?;
+        }
+        (self.scratch, self.output, self.history) = (scratch, output, history);
+        self.digest = digest;
+        Ok(finish)
+    }
+
+    /// Forgets the history from `len` tokens on, with the session.
+    pub fn truncate(&mut self, session: &mut LinuxSession, len: usize) {
+        self.history.truncate(len);
+        session.truncate(len);
+    }
+}
+
+/// A plain sentence for a prompt that is longer than the context.
+pub fn check_fits(session: &LinuxSession, prompt: &[u32]) -> Result<()> {
+    let need = session.pos() + prompt.len();
+    if need > session.seq_len() {
+        let error = SessionError::ContextLengthExceeded { need, max: session.seq_len() };
+        bail!("{error} (--ctx gives more, up to {})", session.image().shape().seq_len);
+    }
+    Ok(())
+}

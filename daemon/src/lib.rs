@@ -1,0 +1,11 @@
+//! The command line of Tessera: everything that needs an operating system and a heap.
+#![forbid(unsafe_code)]
+
+pub mod commands;
+pub mod demo;
+pub mod engine;
+pub mod generate;
+pub mod metrics;
+pub mod options;
+pub mod text;
+pub mod vocabulary;

@@ -1,0 +1,283 @@
+//! Down sums of one token: rows are zipped four by four, so that a lane holds one output's codes
+//! of four neurons.
+
+use super::by_type;
+use super::float::{code, four_halves, padded, scale_of};
+use super::matvec::{four_of_bytes, pair_or_last};
+use crate::arch::simd::{Q4, Q4O, Simd8, code_bytes, correction};
+use crate::block::{BLOCK, GROUP, WeightType};
+use crate::check;
+use crate::math::f16_to_f32;
+use crate::view::NeuronRows;
+
+/// Neurons of a lane.
+pub(super) const QUAD: usize = 4;
+/// Quads of a group.
+pub(super) const QUADS: usize = GROUP / QUAD;
+
+/// See [`crate::Kernels::down_group`].
+#[inline(always)]
+pub(crate) fn down_group<S: Simd8>(
+    s: S,
+    w: &NeuronRows<'_>,
+    h: &[f32],
+    acc: &mut [f32],
+    scratch: &mut [u8],
+) {
+    check::down_group(w, h, acc, scratch);
+    match w.ty() {
+        WeightType::F32 => floats::<S, false>(s, w, h, acc),
+        WeightType::F16 => floats::<S, true>(s, w, h, acc),
+        ty => by_type!(ty, quantized::<S>(s, w, h, acc)),
+    }
+}
+
+/// A group's codes for eight blocks of outputs.
+struct Coefficients {
+    c: [[[u8; QUAD]; 8]; QUADS],
+    scales: [f32; 8],
+    /// Sum of `h * m`.
+    offsets: [f32; 8],
+    /// To be added to a product of codes, as the weights have an offset.
+    terms: [f32; 8],
+}
+
+#[inline(always)]
+fn quantized<S: Simd8, const TY: u8>(s: S, w: &NeuronRows<'_>, h: &[f32], acc: &mut [f32]) {
+    let blocks = w.cols() / BLOCK;
+    let rows = Quads::new(w);
+    let next_group = distance_to_next(w);
+    for codes in w.codes() {
+        prefetch_codes::<S, TY>(s, codes, 0);
+    }
+    for (eight, acc) in acc.chunks_mut(8 * BLOCK).enumerate() {
+        // The last blocks again, where there are no eight more.
+        let first = (eight * 8).min(blocks.saturating_sub(8));
+        let last = (eight + 1) * 8 >= blocks;
+        let ahead = if last {
+            next_group
+        } else {
+            (eight + 1) * code_bytes::<TY>(8)
+        };
+        let coefficients = Coefficients::new::<S, TY>(s, w, h, first, ahead);
+        for (pair, acc) in acc.chunks_mut(2 * BLOCK).enumerate() {
+            let pair = eight * 4 + pair;
+            add_pair::<S, TY>(s, &rows, &coefficients, pair, 2 * pair - first, acc);
+        }
+    }
+}
+
+/// Bytes from a neuron's codes to those of the same place in the next group, if neurons lie at
+/// equal distances; else 0.
+#[inline(always)]
+fn distance_to_next(w: &NeuronRows<'_>) -> usize {
+    match w.codes() {
+        all @ [first, second, .., last] if all.len() == GROUP => {
+            let step = (second.as_ptr() as usize).wrapping_sub(first.as_ptr() as usize);
+            let whole = (last.as_ptr() as usize).wrapping_sub(first.as_ptr() as usize);
+            if step.wrapping_mul(GROUP - 1) == whole {
+                step.wrapping_mul(GROUP)
+            } else {
+                0
+            }
+        }
+        _ => 0,
+    }
+}
+
+/// Asks for eight blocks' codes.
+#[inline(always)]
+fn prefetch_codes<S: Simd8, const TY: u8>(s: S, codes: &[u8], ahead: usize) {
+    for line in 0..code_bytes::<TY>(8) / 64 {
+        s.prefetch(codes, ahead + line * 64);
+    }
+}
+
+impl Coefficients {
+    /// For eight blocks from `first` on, or all if there are fewer. Codes `ahead` are asked for.
+    #[inline(always)]
+    fn new<S: Simd8, const TY: u8>(
+        s: S,
+        w: &NeuronRows<'_>,
+        h: &[f32],
+        first: usize,
+        ahead: usize,
+    ) -> Self {
+        let blocks = w.cols() / BLOCK;
+        let magnitude = s.splat_w(0x7fff_ffff);
+        let mut g = [s.splat(0.0); GROUP];
+        let (mut top, mut offset) = (s.splat_w(0), s.splat(0.0));
+        for (n, (scales, &h)) in w.scales().iter().zip(h).enumerate() {
+            let h = s.splat(h);
+            prefetch_codes::<S, TY>(s, w.codes()[n], ahead);
+            s.prefetch(scales, first * 2 + 128);
+            g[n] = s.mul(h, halves_at(s, scales, first, blocks));
+            top = s.max_w(top, s.and_w(magnitude, s.bits(g[n])));
+            if TY == Q4O {
+                s.prefetch(scales, (blocks + first) * 2 + 128);
+                let m = halves_at(s, scales, blocks + first, blocks);
+                offset = s.add(offset, s.mul(h, m));
+            }
+        }
+        let (scale, inverse, finite) = scale_of(s, top);
+        let mut all = [[[0; QUAD]; 8]; QUADS];
+        let mut sums = s.splat_w(0);
+        for quad in 0..w.codes().len().div_ceil(QUAD) {
+            let mut c = [s.splat_w(0); QUAD];
+            for i in 0..QUAD {
+                c[i] = code(s, g[quad * QUAD + i], inverse, finite);
+                sums = s.add_w(sums, c[i]);
+            }
+            all[quad] = bytemuck::must_cast(s.to_bytes(s.quad(c)));
+        }
+        Coefficients {
+            c: all,
+            scales: s.to_floats(scale),
+            offsets: s.to_floats(offset),
+            terms: s.to_floats(s.to_f(correction::<S, TY>(s, sums))),
+        }
+    }
+}
+
+/// Eight f16 of a row's scales from `first` on, or `blocks` if there are fewer.
+#[inline(always)]
+fn halves_at<S: Simd8>(s: S, scales: &[u8], first: usize, blocks: usize) -> S::F {
+    match scales[first * 2..].as_chunks().0.first() {
+        Some(eight) => s.halves(eight),
+        None => s.halves(&padded(0, &scales[first * 2..][..blocks.min(8) * 2])),
+    }
+}
+
+/// A group's rows; the last quad filled up with rows whose codes `c` are zero.
+pub(super) struct Quads<'a> {
+    rows: [[&'a [u8]; QUAD]; QUADS],
+    pub(super) len: usize,
+}
+
+impl<'a> Quads<'a> {
+    #[inline(always)]
+    pub(super) fn new(w: &NeuronRows<'a>) -> Self {
+        let mut rows = [[w.codes().first().copied().unwrap_or(&[]); QUAD]; QUADS];
+        rows.as_flattened_mut()[..w.codes().len()].copy_from_slice(w.codes());
+        Quads {
+            rows,
+            len: w.codes().len().div_ceil(QUAD),
+        }
+    }
+
+    /// Pair `pair` of the blocks of a quad, zipped; zeros past the last quad.
+    #[inline(always)]
+    pub(super) fn zipped<S: Simd8, const TY: u8>(
+        &self,
+        s: S,
+        quad: usize,
+        pair: usize,
+    ) -> [[S::V; 4]; 2] {
+        let mut even = [s.zero_v(); 4];
+        let mut odd = even;
+        if quad >= self.len {
+            return [even, odd];
+        }
+        if TY == Q4 || TY == Q4O {
+            for i in 0..QUAD {
+                even[i] = s.bytes(&self.rows[quad][i][pair * BLOCK..].as_chunks().0[0]);
+            }
+            let both = s.zip4(even);
+            for k in 0..4 {
+                [even[k], odd[k]] = s.split4(both[k]);
+            }
+            [even, odd]
+        } else {
+            for i in 0..QUAD {
+                [even[i], odd[i]] = pair_or_last::<S, TY>(s, self.rows[quad][i], pair);
+            }
+            [s.zip4(even), s.zip4(odd)]
+        }
+    }
+}
+
+/// Adds a group's products with two blocks of outputs (or the last one), whose coefficients are
+/// `lane` and the next.
+#[inline(always)]
+fn add_pair<S: Simd8, const TY: u8>(
+    s: S,
+    rows: &Quads<'_>,
+    coefficients: &Coefficients,
+    pair: usize,
+    lane: usize,
+    acc: &mut [f32],
+) {
+    let lanes = [lane, (lane + 1).min(7)];
+    let c = &coefficients.c;
+    let mut sums = [[s.zero_acc(); 4]; 2];
+    for step in 0..rows.len.div_ceil(2) {
+        let first = rows.zipped::<S, TY>(s, 2 * step, pair);
+        let second = rows.zipped::<S, TY>(s, 2 * step + 1, pair);
+        for b in 0..2 {
+            let c = [
+                s.splat4(&c[2 * step][lanes[b]]),
+                s.splat4(&c[2 * step + 1][lanes[b]]),
+            ];
+            for k in 0..4 {
+                sums[b][k] = s.dot2::<TY>(sums[b][k], [first[b][k], second[b][k]], c);
+            }
+        }
+    }
+    for (b, acc) in acc.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+        let scale = s.splat(coefficients.scales[lanes[b]]);
+        let term = s.splat(coefficients.terms[lanes[b]]);
+        let offset = s.splat(coefficients.offsets[lanes[b]]);
+        let mut p = [scale; 4];
+        for k in 0..4 {
+            // Both are integers below 2^24, so their sum is exact.
+            p[k] = s.mul(scale, s.add(s.to_f(s.done::<TY>(sums[b][k])), term));
+            if TY == Q4O {
+                p[k] = s.add(p[k], offset);
+            }
+        }
+        let p = s.unzip4(p);
+        for (acc, p) in acc.as_chunks_mut().0.iter_mut().zip(p) {
+            *acc = s.to_floats(s.add(s.floats(acc), p));
+        }
+    }
+}
+
+/// Float weights: neuron by neuron, 32 outputs at a time.
+#[inline(always)]
+fn floats<S: Simd8, const HALF: bool>(s: S, w: &NeuronRows<'_>, h: &[f32], acc: &mut [f32]) {
+    let width = if HALF { 2 } else { 4 };
+    let whole = acc.len() / BLOCK * BLOCK;
+    let (chunks, rest) = acc.as_chunks_mut::<BLOCK>();
+    for (at, acc) in chunks.iter_mut().enumerate() {
+        let mut sums = super::float::four(s, acc);
+        for (codes, &h) in w.codes().iter().zip(h) {
+            let bytes = &codes[at * BLOCK * width..];
+            let weights = if HALF {
+                four_halves(s, &bytes.as_chunks().0[0])
+            } else {
+                four_of_bytes(s, &bytes.as_chunks().0[0])
+            };
+            for i in 0..4 {
+                sums[i] = s.add(sums[i], s.mul(s.splat(h), weights[i]));
+            }
+        }
+        for (acc, sum) in acc.as_chunks_mut().0.iter_mut().zip(sums) {
+            *acc = s.to_floats(sum);
+        }
+    }
+    for (i, acc) in rest.iter_mut().enumerate() {
+        for (codes, &h) in w.codes().iter().zip(h) {
+            *acc += h * float_at::<HALF>(codes, whole + i);
+        }
+    }
+}
+
+/// One float weight of a row.
+#[inline(always)]
+pub(super) fn float_at<const HALF: bool>(codes: &[u8], i: usize) -> f32 {
+    if HALF {
+        f16_to_f32(u16::from_le_bytes([codes[2 * i], codes[2 * i + 1]]))
+    } else {
+        f32::from_le_bytes(codes[4 * i..].as_chunks().0[0])
+    }
+}

@@ -1,0 +1,269 @@
+//! Down sums of several tokens: each lane is a token, so that sums lie as they are stored.
+
+use core::ops::Range;
+
+use super::by_type;
+use super::down::{QUAD, QUADS, Quads, float_at};
+use super::float::{code, scale_of};
+use super::panel::carve;
+use crate::arch::simd::{Q4O, Simd, Simd8, correction, zip_column};
+use crate::block::{BLOCK, GROUP, WeightType};
+use crate::check;
+use crate::quantize::scale_at;
+use crate::view::NeuronRows;
+
+/// Most lanes of any vector type.
+const LANES_MAX: usize = 16;
+
+/// See [`crate::Kernels::down_group_many`].
+#[inline(always)]
+pub(crate) fn down_group_many<P: Simd8, S: Simd>(
+    p: P,
+    s: S,
+    w: &NeuronRows<'_>,
+    cols: Range<usize>,
+    tokens: usize,
+    h: &[f32],
+    acc: &mut [f32],
+    scratch: &mut [u8],
+) {
+    check::down_group_many(w, &cols, tokens, h, acc, scratch);
+    if acc.is_empty() {
+        return;
+    }
+    match w.ty() {
+        WeightType::F32 => floats::<P, false>(p, w, cols, tokens, h, acc),
+        WeightType::F16 => floats::<P, true>(p, w, cols, tokens, h, acc),
+        ty => {
+            // A vector that would be at most half full is not worth its width.
+            if tokens <= S::LANES / 2 {
+                by_type!(
+                    ty,
+                    quantized::<P, P>(p, p, w, cols, tokens, h, acc, scratch)
+                );
+            } else {
+                by_type!(
+                    ty,
+                    quantized::<P, S>(p, s, w, cols, tokens, h, acc, scratch)
+                );
+            }
+        }
+    }
+}
+
+/// One block of outputs of a group, ready for every token.
+struct Block<'a> {
+    /// (quads, outputs in the order of `zip4`): four neurons' codes.
+    codes: &'a mut [[[u8; QUAD]; BLOCK]; QUADS],
+    d: [f32; GROUP],
+    m: [f32; GROUP],
+    neurons: usize,
+}
+
+/// `h[n * h_stride + first]`, `acc[i * acc_stride + first]`: the lanes of one vector.
+struct Lanes<'a> {
+    h: &'a [f32],
+    h_stride: usize,
+    acc: &'a mut [f32],
+    acc_stride: usize,
+    first: usize,
+}
+
+#[inline(always)]
+fn quantized<P: Simd8, S: Simd, const TY: u8>(
+    p: P,
+    s: S,
+    w: &NeuronRows<'_>,
+    cols: Range<usize>,
+    tokens: usize,
+    h: &[f32],
+    acc: &mut [f32],
+    mut scratch: &mut [u8],
+) {
+    let codes = carve::<[[[u8; QUAD]; BLOCK]; QUADS]>(&mut scratch, 2);
+    let h_rest = carve::<f32>(&mut scratch, GROUP * LANES_MAX);
+    let acc_rest = carve::<f32>(&mut scratch, BLOCK * LANES_MAX);
+    let whole = tokens / S::LANES * S::LANES;
+    let rest = tokens - whole;
+    h_rest.fill(0.0);
+    acc_rest.fill(0.0);
+    for (n, h) in h.chunks_exact(tokens).enumerate() {
+        h_rest[n * S::LANES..][..rest].copy_from_slice(&h[whole..]);
+    }
+    let rows = Quads::new(w);
+    for pair in cols.start / (2 * BLOCK)..cols.end.div_ceil(2 * BLOCK) {
+        zip_pair::<P, TY>(p, &rows, pair, codes);
+        for (b, codes) in codes.iter_mut().enumerate() {
+            let index = 2 * pair + b;
+            if index * BLOCK >= cols.end {
+                break;
+            }
+            let block = Block::new::<TY>(w, index, codes);
+            let acc = &mut acc[(index * BLOCK - cols.start) * tokens..][..BLOCK * tokens];
+            for first in (0..whole).step_by(S::LANES) {
+                let mut lanes = Lanes {
+                    h,
+                    h_stride: tokens,
+                    acc,
+                    acc_stride: tokens,
+                    first,
+                };
+                add_lanes::<S, TY>(s, &block, &mut lanes);
+            }
+            if rest > 0 {
+                copy_rest::<S>(acc, tokens, acc_rest, true);
+                let (h, acc) = (&*h_rest, &mut *acc_rest);
+                let (h_stride, acc_stride) = (S::LANES, S::LANES);
+                let mut lanes = Lanes {
+                    h,
+                    h_stride,
+                    acc,
+                    acc_stride,
+                    first: 0,
+                };
+                add_lanes::<S, TY>(s, &block, &mut lanes);
+            }
+            if rest > 0 {
+                copy_rest::<S>(acc, tokens, acc_rest, false);
+            }
+        }
+    }
+}
+
+/// Copies the last tokens, which do not fill a vector, to `acc_rest` or back.
+#[inline(always)]
+fn copy_rest<S: Simd>(acc: &mut [f32], tokens: usize, acc_rest: &mut [f32], there: bool) {
+    let whole = tokens / S::LANES * S::LANES;
+    let lanes = acc_rest.chunks_exact_mut(S::LANES);
+    for (acc, lanes) in acc.chunks_exact_mut(tokens).zip(lanes) {
+        let (acc, lanes) = (&mut acc[whole..], &mut lanes[..tokens - whole]);
+        if there {
+            lanes.copy_from_slice(acc)
+        } else {
+            acc.copy_from_slice(lanes)
+        }
+    }
+}
+
+/// Codes of a pair of blocks, quad by quad.
+#[inline(always)]
+fn zip_pair<P: Simd8, const TY: u8>(
+    p: P,
+    rows: &Quads<'_>,
+    pair: usize,
+    codes: &mut [[[[u8; QUAD]; BLOCK]; QUADS]],
+) {
+    for quad in 0..QUADS {
+        let zipped = rows.zipped::<P, TY>(p, quad, pair);
+        for b in 0..2 {
+            for k in 0..4 {
+                let bytes: [[u8; QUAD]; 8] = bytemuck::must_cast(p.to_bytes(zipped[b][k]));
+                codes[b][quad][k * 8..][..8].copy_from_slice(&bytes);
+            }
+        }
+    }
+}
+
+impl<'a> Block<'a> {
+    #[inline(always)]
+    fn new<const TY: u8>(
+        w: &NeuronRows<'_>,
+        index: usize,
+        codes: &'a mut [[[u8; QUAD]; BLOCK]; QUADS],
+    ) -> Self {
+        let (mut d, mut m) = ([0.0; GROUP], [0.0; GROUP]);
+        for (n, scales) in w.scales().iter().enumerate() {
+            d[n] = scale_at(scales, index);
+            if TY == Q4O {
+                m[n] = scale_at(scales, w.cols() / BLOCK + index);
+            }
+        }
+        Block {
+            codes,
+            d,
+            m,
+            neurons: w.scales().len(),
+        }
+    }
+}
+
+/// One block of outputs of `LANES` tokens.
+#[inline(always)]
+fn add_lanes<S: Simd, const TY: u8>(s: S, block: &Block<'_>, lanes: &mut Lanes<'_>) {
+    let magnitude = s.splat_w(0x7fff_ffff);
+    let (mut top, mut offset) = (s.splat_w(0), s.splat(0.0));
+    for n in 0..block.neurons {
+        let h = s.floats_at(lanes.h, n * lanes.h_stride + lanes.first);
+        let g = s.mul(h, s.splat(block.d[n]));
+        top = s.max_w(top, s.and_w(magnitude, s.bits(g)));
+        if TY == Q4O {
+            offset = s.add(offset, s.mul(h, s.splat(block.m[n])));
+        }
+    }
+    let (scale, inverse, finite) = scale_of(s, top);
+    let mut c = [s.zero_v(); QUADS];
+    let mut sums = s.splat_w(0);
+    for quad in 0..block.neurons.div_ceil(QUAD) {
+        let mut four = [s.splat_w(0); QUAD];
+        for i in 0..QUAD {
+            let n = quad * QUAD + i;
+            if n < block.neurons {
+                let h = s.floats_at(lanes.h, n * lanes.h_stride + lanes.first);
+                four[i] = code(s, s.mul(h, s.splat(block.d[n])), inverse, finite);
+                sums = s.add_w(sums, four[i]);
+            }
+        }
+        c[quad] = s.quad(four);
+    }
+    let term = correction::<S, TY>(s, sums);
+    for at in 0..BLOCK {
+        let mut acc = s.zero_acc();
+        for step in 0..QUADS / 2 {
+            let w = [&block.codes[2 * step][at], &block.codes[2 * step + 1][at]];
+            let w = [s.splat4(w[0]), s.splat4(w[1])];
+            acc = s.dot2::<TY>(acc, w, [c[2 * step], c[2 * step + 1]]);
+        }
+        let dot = s.to_f(s.add_w(s.done::<TY>(acc), term));
+        let mut p = s.mul(scale, dot);
+        if TY == Q4O {
+            p = s.add(p, offset);
+        }
+        let at = zip_column(at) * lanes.acc_stride + lanes.first;
+        let y = s.add(s.floats_at(lanes.acc, at), p);
+        s.store_at(y, lanes.acc, at);
+    }
+}
+
+/// Float weights: neuron by neuron, eight tokens at a time.
+#[inline(always)]
+fn floats<P: Simd8, const HALF: bool>(
+    p: P,
+    w: &NeuronRows<'_>,
+    cols: Range<usize>,
+    tokens: usize,
+    h: &[f32],
+    acc: &mut [f32],
+) {
+    let whole = tokens / 8 * 8;
+    for (i, acc) in cols.zip(acc.chunks_exact_mut(tokens)) {
+        let mut weights = [0.0; GROUP];
+        for (weight, codes) in weights.iter_mut().zip(w.codes()) {
+            *weight = float_at::<HALF>(codes, i);
+        }
+        let neurons = weights[..w.codes().len()]
+            .iter()
+            .zip(h.chunks_exact(tokens));
+        for first in (0..whole).step_by(8) {
+            let mut sum = p.floats_at(acc, first);
+            for (weight, h) in neurons.clone() {
+                sum = p.add(sum, p.mul(p.floats_at(h, first), p.splat(*weight)));
+            }
+            p.store_at(sum, acc, first);
+        }
+        for (token, acc) in acc.iter_mut().enumerate().skip(whole) {
+            for (weight, h) in neurons.clone() {
+                *acc += h[token] * weight;
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! One token: each lane of a sum is a block, as the crate docs number the accumulators.
+
+use bytemuck::{cast_slice, must_cast_ref};
+
+use super::by_type;
+use super::float::{Sums, four, four_halves, padded};
+use crate::arch::simd::{Q4O, Simd8, code_bytes, correction, scale_bytes};
+use crate::block::{BLOCK, WeightType};
+use crate::check;
+use crate::view::{Activations, Rows};
+
+/// Rows taken together, so that activations are loaded once and latencies overlap.
+const ROWS: usize = 4;
+/// Rows whose codes are longer than this are taken two at a time: what is asked for ahead shall not
+/// fill the first cache.
+const WIDE_BYTES: usize = 20 << 10;
+/// How far ahead codes are asked for, at least.
+const PREFETCH_BYTES: usize = 8192;
+/// Blocks taken together: the lanes.
+const BLOCKS: usize = 8;
+
+/// See [`crate::Kernels::matvec`].
+#[inline(always)]
+pub(crate) fn matvec<S: Simd8>(s: S, w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32]) {
+    check::matvec(w, x, out);
+    match w.ty() {
+        WeightType::F32 => floats::<S, false>(s, w, x.x, out),
+        WeightType::F16 => floats::<S, true>(s, w, x.x, out),
+        ty => {
+            let token = Token::new(x, 0);
+            by_type!(ty, quantized::<S>(s, w, &token, out));
+        }
+    }
+}
+
+/// One token's activations, in groups of eight blocks; the last group filled up with zeros.
+pub(super) struct Token<'a> {
+    blocks: usize,
+    q: &'a [[[u8; BLOCK]; BLOCKS]],
+    scales: &'a [[f32; BLOCKS]],
+    sums: &'a [[i32; BLOCKS]],
+    tail: Group,
+}
+
+/// Eight blocks of activations.
+struct Group {
+    q: [[u8; BLOCK]; BLOCKS],
+    scales: [f32; BLOCKS],
+    sums: [i32; BLOCKS],
+}
+
+impl<'a> Token<'a> {
+    #[inline(always)]
+    pub(super) fn new(x: &Activations<'a>, token: usize) -> Self {
+        let blocks = x.cols() / BLOCK;
+        let q: &[u8] = cast_slice(&x.q[token * x.cols()..][..x.cols()]);
+        let (scales, scales_rest) = x.scales[token * blocks..][..blocks].as_chunks();
+        let (sums, sums_rest) = x.sums[token * blocks..][..blocks].as_chunks();
+        let (q, q_rest) = q.as_chunks::<BLOCK>().0.as_chunks();
+        let tail = Group {
+            q: padded([0; BLOCK], q_rest),
+            scales: padded(0.0, scales_rest),
+            sums: padded(0, sums_rest),
+        };
+        Token {
+            blocks,
+            q,
+            scales,
+            sums,
+            tail,
+        }
+    }
+}
+
+/// Quantised rows times one token: `out` has one value a row.
+#[inline(always)]
+pub(super) fn quantized<S: Simd8, const TY: u8>(
+    s: S,
+    w: &Rows<'_>,
+    x: &Token<'_>,
+    out: &mut [f32],
+) {
+    let wide = ROWS * w.ty().code_bytes(w.cols()) > WIDE_BYTES;
+    let done = if wide {
+        0
+    } else {
+        chunks::<S, TY, ROWS>(s, w, x, out, 0)
+    };
+    let done = chunks::<S, TY, 2>(s, w, x, out, done);
+    chunks::<S, TY, 1>(s, w, x, out, done);
+}
+
+/// Rows from `first` on, `R` at a time as long as there are as many; returns where they end.
+#[inline(always)]
+fn chunks<S: Simd8, const TY: u8, const R: usize>(
+    s: S,
+    w: &Rows<'_>,
+    x: &Token<'_>,
+    out: &mut [f32],
+    mut first: usize,
+) -> usize {
+    for out in out[first..].as_chunks_mut::<R>().0 {
+        *out = rows::<S, TY, R>(s, w, first, x);
+        first += R;
+    }
+    first
+}
+
+/// `R` rows from `first` on.
+#[inline(always)]
+fn rows<S: Simd8, const TY: u8, const R: usize>(
+    s: S,
+    w: &Rows<'_>,
+    first: usize,
+    x: &Token<'_>,
+) -> [f32; R] {
+    let mut codes = [&[][..]; R];
+    let mut scales = [&[][..]; R];
+    let mut acc = [s.splat(0.0); R];
+    for r in 0..R {
+        codes[r] = w.codes(first + r);
+        scales[r] = w.scales(first + r);
+    }
+    let minima_at = x.blocks * 2;
+    let turns = PREFETCH_BYTES.div_ceil(R * w.ty().code_bytes(w.cols()));
+    let codes_ahead = turns * R * w.ty().code_bytes(w.cols());
+    let scales_ahead = turns * R * w.ty().scale_bytes(w.cols());
+    for (g, q) in x.q.iter().enumerate() {
+        let group_bytes = code_bytes::<TY>(BLOCKS);
+        for line in 0..(R * group_bytes).div_ceil(64) {
+            s.prefetch(codes[0], codes_ahead + g * R * group_bytes + line * 64);
+        }
+        let scale_bytes = scale_bytes::<TY>(BLOCKS);
+        for line in 0..(R * scale_bytes).div_ceil(64) {
+            s.prefetch(scales[0], scales_ahead + g * R * scale_bytes + line * 64);
+        }
+        let a = Inputs::<S>::new::<TY>(s, &x.scales[g], &x.sums[g]);
+        for r in 0..R {
+            let codes = &codes[r][g * group_bytes..][..group_bytes];
+            let mut all = [s.zero_v(); BLOCKS];
+            for p in 0..BLOCKS / 2 {
+                let pair = s.pair::<TY>(&codes[p * code_bytes::<TY>(2)..][..code_bytes::<TY>(2)]);
+                [all[2 * p], all[2 * p + 1]] = pair;
+            }
+            let d = s.halves(&scales[r][g * 16..].as_chunks().0[0]);
+            let mut p = a.products::<TY>(s, s.blocks::<TY, BLOCKS>(all, q), d);
+            if TY == Q4O {
+                let m = s.halves(&scales[r][minima_at + g * 16..].as_chunks().0[0]);
+                p = s.add(p, s.mul(m, a.offsets));
+            }
+            acc[r] = s.add(acc[r], p);
+        }
+    }
+    match x.blocks % BLOCKS {
+        0 => {}
+        1 | 2 => add_tails::<S, TY, R, 2>(s, codes, scales, x, &mut acc),
+        3 | 4 => add_tails::<S, TY, R, 4>(s, codes, scales, x, &mut acc),
+        _ => add_tails::<S, TY, R, 8>(s, codes, scales, x, &mut acc),
+    }
+    let mut out = [0.0; R];
+    for r in 0..R {
+        out[r] = s.tree(acc[r]);
+    }
+    out
+}
+
+/// What eight blocks of activations give to every row.
+struct Inputs<S: Simd8> {
+    scales: S::F,
+    corrections: S::W,
+    /// `s_b * f32(t_b)`.
+    offsets: S::F,
+}
+
+impl<S: Simd8> Inputs<S> {
+    #[inline(always)]
+    fn new<const TY: u8>(s: S, scales: &[f32; BLOCKS], sums: &[i32; BLOCKS]) -> Self {
+        let (scales, sums) = (s.floats(scales), s.words(sums));
+        Inputs {
+            scales,
+            corrections: correction::<S, TY>(s, sums),
+            offsets: s.mul(scales, s.to_f(sums)),
+        }
+    }
+
+    /// `(d * s) * f32(dot)`, lane by lane.
+    #[inline(always)]
+    fn products<const TY: u8>(&self, s: S, dots: S::W, d: S::F) -> S::F {
+        let dots = s.to_f(s.add_w(dots, self.corrections));
+        s.mul(s.mul(d, self.scales), dots)
+    }
+}
+
+/// Adds the last 1 to 7 blocks of each row, `N` at most; lanes past the end are zero.
+#[inline(always)]
+fn add_tails<S: Simd8, const TY: u8, const R: usize, const N: usize>(
+    s: S,
+    codes: [&[u8]; R],
+    scales: [&[u8]; R],
+    x: &Token<'_>,
+    acc: &mut [S::F; R],
+) {
+    let (first, count) = (x.q.len() * BLOCKS, x.blocks % BLOCKS);
+    let a = Inputs::<S>::new::<TY>(s, &x.tail.scales, &x.tail.sums);
+    for r in 0..R {
+        let codes = &codes[r][x.q.len() * code_bytes::<TY>(BLOCKS)..];
+        let mut all = [s.zero_v(); BLOCKS];
+        for p in 0..N / 2 {
+            if p * 2 < count {
+                [all[2 * p], all[2 * p + 1]] = pair_or_last::<S, TY>(s, codes, p);
+            }
+        }
+        let d = s.halves(&last_halves(scales[r], first, count));
+        let mut p = a.products::<TY>(s, s.blocks::<TY, N>(all, &x.tail.q), d);
+        if TY == Q4O {
+            let m = s.halves(&last_halves(scales[r], x.blocks + first, count));
+            p = s.add(p, s.mul(m, a.offsets));
+        }
+        acc[r] = s.add(acc[r], p);
+    }
+}
+
+/// `count` (1 to 7) f16 from `first` on, and zeros.
+#[inline(always)]
+pub(super) fn last_halves(scales: &[u8], first: usize, count: usize) -> [u8; 16] {
+    match scales[..(first + count) * 2].last_chunk() {
+        Some(eight) => (u128::from_le_bytes(*eight) >> (16 * (8 - count))).to_le_bytes(),
+        None => padded(0, &scales[first * 2..][..count * 2]),
+    }
+}
+
+/// Pair `p` of a run of codes; where an odd number of Q8 blocks ends, the second one is zero.
+#[inline(always)]
+pub(super) fn pair_or_last<S: Simd8, const TY: u8>(s: S, codes: &[u8], p: usize) -> [S::V; 2] {
+    let bytes = code_bytes::<TY>(2);
+    let rest = &codes[p * bytes..];
+    if rest.len() >= bytes {
+        s.pair::<TY>(&rest[..bytes])
+    } else {
+        s.pair::<TY>(&padded::<u8, 64>(0, rest))
+    }
+}
+
+/// Float rows times one token.
+#[inline(always)]
+pub(super) fn floats<S: Simd8, const HALF: bool>(s: S, w: &Rows<'_>, x: &[f32], out: &mut [f32]) {
+    for (row, out) in out.iter_mut().enumerate() {
+        *out = float_product::<S, HALF>(s, w.codes(row), x);
+    }
+}
+
+/// One float row, as bytes, times one token.
+#[inline(always)]
+pub(super) fn float_product<S: Simd8, const HALF: bool>(s: S, row: &[u8], x: &[f32]) -> f32 {
+    let mut sums = Sums::new(s);
+    let (x, x_rest) = x.as_chunks::<32>();
+    if HALF {
+        let (row, row_rest) = row.as_chunks::<64>();
+        for (w, x) in row.iter().zip(x) {
+            sums.add_products(s, four_halves(s, w), four(s, x));
+        }
+        if !x_rest.is_empty() {
+            let w = padded(0, row_rest);
+            sums.add_products(s, four_halves(s, &w), four(s, &padded(0.0, x_rest)));
+        }
+    } else {
+        let (row, row_rest) = row.as_chunks::<128>();
+        for (w, x) in row.iter().zip(x) {
+            sums.add_products(s, four_of_bytes(s, w), four(s, x));
+        }
+        if !x_rest.is_empty() {
+            let w = padded(0, row_rest);
+            sums.add_products(s, four_of_bytes(s, &w), four(s, &padded(0.0, x_rest)));
+        }
+    }
+    sums.total(s)
+}
+
+/// The eight lanes of 32 f32 of any alignment.
+#[inline(always)]
+pub(super) fn four_of_bytes<S: Simd8>(s: S, bytes: &[u8; 128]) -> [S::F; 4] {
+    let [a, b, c, d] = must_cast_ref::<[u8; 128], [[u8; 32]; 4]>(bytes);
+    [
+        s.floats_of(s.bytes(a)),
+        s.floats_of(s.bytes(b)),
+        s.floats_of(s.bytes(c)),
+        s.floats_of(s.bytes(d)),
+    ]
+}

@@ -1,0 +1,23 @@
+//! Kernels over the traits of [`super::simd`], each exactly as the crate docs define it.
+
+pub(crate) mod down;
+pub(crate) mod down_many;
+pub(crate) mod float;
+pub(crate) mod gated;
+pub(crate) mod matmul;
+pub(crate) mod matvec;
+mod panel;
+
+/// Calls a kernel compiled for the quantised type `$ty`.
+macro_rules! by_type {
+    ($ty:expr, $($path:ident)::+::<$($s:ident),+>($($arg:expr),* $(,)?)) => {{
+        use crate::arch::simd::{Q4, Q4O, Q6, Q8};
+        match $ty {
+            crate::WeightType::Q8 => $($path)::+::<$($s,)+ Q8>($($arg),*),
+            crate::WeightType::Q6 => $($path)::+::<$($s,)+ Q6>($($arg),*),
+            crate::WeightType::Q4 => $($path)::+::<$($s,)+ Q4>($($arg),*),
+            _ => $($path)::+::<$($s,)+ Q4O>($($arg),*),
+        }
+    }};
+}
+use by_type;

@@ -1,0 +1,159 @@
+//! What the kernels need of an instruction set. A value of an implementing type proves that the
+//! CPU has it, so the methods are safe.
+//!
+//! Everything is `inline(always)`: bodies end up inside the `target_feature` functions of a
+//! table. Closures would not, so the kernels have none.
+
+use bytemuck::Pod;
+
+use crate::block::WeightType;
+
+/// Weight types as constants, for kernels that are compiled once for each.
+pub(crate) const Q8: u8 = WeightType::Q8 as u8;
+pub(crate) const Q6: u8 = WeightType::Q6 as u8;
+pub(crate) const Q4: u8 = WeightType::Q4 as u8;
+pub(crate) const Q4O: u8 = WeightType::Q4O as u8;
+
+/// Vectors of `LANES` 32-bit lanes.
+///
+/// Integer products are taken four bytes a lane: unsigned weights (see [`Simd::Q8_BIAS`]) times
+/// signed codes, 32 bytes deep (a block, or a group's neurons), two steps of four at a time.
+pub(crate) trait Simd: Copy {
+    /// 32-bit lanes of a vector.
+    const LANES: usize;
+    /// True if Q8 codes are stored plus 128 in a panel.
+    const Q8_BIAS: bool;
+
+    /// f32 lanes.
+    type F: Copy;
+    /// i32 lanes.
+    type W: Copy;
+    /// Four bytes a lane.
+    type V: Copy;
+    /// A sum of byte products on its way to `W`.
+    type Acc: Copy;
+    /// `V` in memory.
+    type Bytes: Pod;
+    /// `F` in memory.
+    type Floats: Pod;
+
+    fn bytes(self, bytes: &Self::Bytes) -> Self::V;
+    /// The same four bytes in each lane.
+    fn splat4(self, bytes: &[u8; 4]) -> Self::V;
+    fn zero_v(self) -> Self::V;
+
+    fn floats(self, floats: &Self::Floats) -> Self::F;
+    fn to_floats(self, a: Self::F) -> Self::Floats;
+    /// `LANES` floats from `at` on; panics past the end.
+    fn floats_at(self, floats: &[f32], at: usize) -> Self::F;
+    /// The reverse of [`Simd::floats_at`].
+    fn store_at(self, a: Self::F, floats: &mut [f32], at: usize);
+    fn splat(self, a: f32) -> Self::F;
+    fn add(self, a: Self::F, b: Self::F) -> Self::F;
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F;
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    fn div(self, a: Self::F, b: Self::F) -> Self::F;
+    /// All ones where `a < b`, else zeros; zeros for NaN.
+    fn less(self, a: Self::F, b: Self::F) -> Self::W;
+
+    fn splat_w(self, a: i32) -> Self::W;
+    fn add_w(self, a: Self::W, b: Self::W) -> Self::W;
+    fn sub_w(self, a: Self::W, b: Self::W) -> Self::W;
+    fn and_w(self, a: Self::W, b: Self::W) -> Self::W;
+    /// `!a & b`.
+    fn and_not_w(self, a: Self::W, b: Self::W) -> Self::W;
+    fn or_w(self, a: Self::W, b: Self::W) -> Self::W;
+    fn max_w(self, a: Self::W, b: Self::W) -> Self::W;
+    fn shift_left<const N: u32>(self, a: Self::W) -> Self::W;
+    /// Shifts in the sign.
+    fn shift_right<const N: u32>(self, a: Self::W) -> Self::W;
+    fn to_f(self, a: Self::W) -> Self::F;
+    /// Nearest integer, half to even. Not for NaN.
+    fn round(self, a: Self::F) -> Self::W;
+    fn bits(self, a: Self::F) -> Self::W;
+    fn from_bits(self, a: Self::W) -> Self::F;
+    /// Lane by lane the low bytes of `a[0]`, `a[1]`, `a[2]`, `a[3]`, which fit i8.
+    fn quad(self, a: [Self::W; 4]) -> Self::V;
+
+    fn zero_acc(self) -> Self::Acc;
+    /// Adds the products of two times four bytes a lane. At most four steps.
+    fn dot2<const TY: u8>(self, acc: Self::Acc, w: [Self::V; 2], a: [Self::V; 2]) -> Self::Acc;
+    /// The sum of all steps.
+    fn done<const TY: u8>(self, acc: Self::Acc) -> Self::W;
+}
+
+/// Vectors of eight 32-bit lanes: a block's codes in one `V`, eight blocks' scales in one `F`.
+pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
+    /// Asks for the cache line that holds the byte `ahead` of the start of `bytes`, which may lie
+    /// past their end.
+    fn prefetch(self, bytes: &[u8], ahead: usize);
+    fn to_bytes(self, a: Self::V) -> [u8; 32];
+    fn floats_of(self, a: Self::V) -> Self::F;
+    fn words(self, words: &[i32; 8]) -> Self::W;
+    /// Eight f16.
+    fn halves(self, halves: &[u8; 16]) -> Self::F;
+    fn to_halves(self, a: Self::F) -> [u16; 8];
+    /// Codes of a pair of blocks, one a byte, as stored. Q8 with [`Simd::Q8_BIAS`]: plus 128.
+    fn pair<const TY: u8>(self, bytes: &[u8]) -> [Self::V; 2];
+    /// Low and high halves of each byte.
+    fn split4(self, a: Self::V) -> [Self::V; 2];
+
+    /// Lane `j` is the whole product of `w[j]` and `a[j]`; 0 from lane `N` (2, 4 or 8) on.
+    fn blocks<const TY: u8, const N: usize>(self, w: [Self::V; 8], a: &[[u8; 32]; 8]) -> Self::W;
+    /// Lane `j` of `out[i]` is lane `i` of `a[j]`.
+    fn transpose8(self, a: [Self::V; 8]) -> [Self::V; 8];
+    /// Bytes of four rows side by side: lane `l` of `out[k]` has column `zip_column(8 * k + l)`.
+    fn zip4(self, rows: [Self::V; 4]) -> [Self::V; 4];
+    /// From the order of `zip4` to the natural one.
+    fn unzip4(self, a: [Self::F; 4]) -> [Self::F; 4];
+
+    /// `((a0 + a4) + (a2 + a6)) + ((a1 + a5) + (a3 + a7))`.
+    fn tree(self, a: Self::F) -> f32;
+    fn sum_w(self, a: Self::W) -> i32;
+    /// 32 codes that fit i8, in order.
+    fn codes(self, a: [Self::W; 4]) -> [u8; 32];
+    /// Square root, correctly rounded.
+    fn sqrt(self, a: f32) -> f32;
+}
+
+/// The column of a block at place `at` of [`Simd8::zip4`]'s result.
+pub(crate) const fn zip_column(at: usize) -> usize {
+    let (k, lane) = (at / 8, at % 8);
+    lane / 4 * 16 + k * 4 + lane % 4
+}
+
+/// What an unsigned code in a panel is too large by, as a power of two; `None`: nothing.
+pub(crate) const fn offset_shift(ty: u8, q8_bias: bool) -> Option<u32> {
+    match ty {
+        Q4 => Some(3),
+        Q6 => Some(5),
+        Q8 if q8_bias => Some(7),
+        _ => None,
+    }
+}
+
+/// `-(offset * sums)`: what [`offset_shift`] says, taken off a product with codes of these sums.
+#[inline(always)]
+pub(crate) fn correction<S: Simd, const TY: u8>(s: S, sums: S::W) -> S::W {
+    let zero = s.splat_w(0);
+    match TY {
+        Q4 => s.sub_w(zero, s.shift_left::<3>(sums)),
+        Q6 => s.sub_w(zero, s.shift_left::<5>(sums)),
+        Q8 if S::Q8_BIAS => s.sub_w(zero, s.shift_left::<7>(sums)),
+        _ => zero,
+    }
+}
+
+/// Bytes of `blocks` (a multiple of 2) blocks' codes.
+pub(crate) const fn code_bytes<const TY: u8>(blocks: usize) -> usize {
+    match TY {
+        Q8 => blocks * 32,
+        Q6 => blocks * 24,
+        _ => blocks * 16,
+    }
+}
+
+/// Bytes of `blocks` blocks' scales (and minima).
+pub(crate) const fn scale_bytes<const TY: u8>(blocks: usize) -> usize {
+    if TY == Q4O { blocks * 4 } else { blocks * 2 }
+}

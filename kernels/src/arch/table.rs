@@ -1,0 +1,96 @@
+//! From generic kernels to a table of plain functions.
+
+/// Makes `TABLE: Kernels` of kernels compiled with `$features`, over the vectors `$narrow` (eight
+/// lanes) and `$wide` (any).
+///
+/// Whoever hands `TABLE` out has seen the CPU's bits; no function of it can be reached otherwise.
+macro_rules! table {
+    ($name:literal, $features:literal, $narrow:ty, $wide:ty, $crc32c:path) => {
+        use core::ops::Range;
+
+        use crate::activation::Activation;
+        use crate::arch::generic;
+        use crate::dispatch::Kernels;
+        use crate::view::{Activations, NeuronRows, Rows};
+
+        pub(super) const TABLE: Kernels = Kernels {
+            name: $name,
+            quantize,
+            matvec,
+            matmul,
+            down_group,
+            down_group_many,
+            dot,
+            dot_f16,
+            axpy,
+            axpy_f16,
+            rmsnorm,
+            softmax,
+            gated,
+            to_f16,
+            crc32c: $crc32c,
+        };
+
+        crate::arch::table::entries! {
+            $features, $narrow, $wide;
+            fn quantize(x: &[f32], q: &mut [i8], scales: &mut [f32], sums: &mut [i32])
+                = generic::float::quantize::<narrow>;
+            fn matvec(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32])
+                = generic::matvec::matvec::<narrow>;
+            fn matmul(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32], scratch: &mut [u8])
+                = generic::matmul::matmul::<narrow, wide>;
+            fn down_group(w: &NeuronRows<'_>, h: &[f32], acc: &mut [f32], scratch: &mut [u8])
+                = generic::down::down_group::<narrow>;
+            fn down_group_many(
+                w: &NeuronRows<'_>,
+                cols: Range<usize>,
+                tokens: usize,
+                h: &[f32],
+                acc: &mut [f32],
+                scratch: &mut [u8]
+            ) = generic::down_many::down_group_many::<narrow, wide>;
+            fn dot(a: &[f32], b: &[f32]) -> f32 = generic::float::dot::<narrow>;
+            fn dot_f16(a: &[f32], b: &[u16]) -> f32 = generic::float::dot_f16::<narrow>;
+            fn axpy(a: f32, x: &[f32], y: &mut [f32]) = generic::float::axpy::<narrow>;
+            fn axpy_f16(a: f32, x: &[u16], y: &mut [f32]) = generic::float::axpy_f16::<narrow>;
+            fn rmsnorm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32])
+                = generic::float::rmsnorm::<narrow>;
+            fn softmax(x: &mut [f32]) = generic::gated::softmax::<narrow>;
+            fn gated(act: Activation, gate: &mut [f32], up: &[f32])
+                = generic::gated::gated::<narrow>;
+            fn to_f16(x: &[f32], out: &mut [u16]) = generic::float::to_f16::<narrow>;
+        }
+    };
+}
+
+/// For each line a safe function around one compiled with the instruction set.
+macro_rules! entries {
+    ($features:literal, $narrow:ty, $wide:ty;) => {};
+    ($features:literal, $narrow:ty, $wide:ty;
+     fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?
+        = $($path:ident)::+::<$($kind:ident),+>; $($rest:tt)*) => {
+        fn $name($($arg: $ty),*) $(-> $ret)? {
+            #[target_feature(enable = $features)]
+            fn body($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: this function is compiled for the instruction set, so it is there.
+                $($path)::+($(unsafe { crate::arch::table::token!($kind, $narrow, $wide) },)+
+                    $($arg),*)
+            }
+            // SAFETY: reached through `TABLE` only, whose owner saw the CPU's bits.
+            unsafe { body($($arg),*) }
+        }
+        crate::arch::table::entries! { $features, $narrow, $wide; $($rest)* }
+    };
+}
+
+/// A value of the narrow or the wide vector type.
+macro_rules! token {
+    (narrow, $narrow:ty, $wide:ty) => {
+        <$narrow>::new()
+    };
+    (wide, $narrow:ty, $wide:ty) => {
+        <$wide>::new()
+    };
+}
+
+pub(super) use {entries, table, token};

@@ -1,0 +1,450 @@
+//! 256-bit vectors: AVX2, with or without a VNNI instruction.
+
+use core::arch::x86_64::*;
+
+use bytemuck::{must_cast, must_cast_ref};
+
+use crate::arch::simd::{Q4, Q4O, Q6, Q8, Simd, Simd8};
+
+/// How bytes are multiplied and summed.
+pub(super) trait Flavor: Copy {
+    /// True if `dpbusd` may be called.
+    const VNNI: bool;
+
+    /// Adds four products of unsigned and signed bytes to each lane.
+    ///
+    /// # Safety
+    /// The CPU has the instruction.
+    unsafe fn dpbusd(acc: __m256i, u: __m256i, s: __m256i) -> __m256i;
+}
+
+/// AVX2 alone: `maddubs`, whose pairs must not exceed i16.
+#[derive(Clone, Copy)]
+pub(super) struct Maddubs;
+
+/// AVX-VNNI.
+#[derive(Clone, Copy)]
+pub(super) struct Vnni;
+
+/// The same instruction of AVX-512 VNNI and VL.
+#[derive(Clone, Copy)]
+pub(super) struct Vnni512;
+
+impl Flavor for Maddubs {
+    const VNNI: bool = false;
+
+    #[inline(always)]
+    unsafe fn dpbusd(_: __m256i, _: __m256i, _: __m256i) -> __m256i {
+        unreachable!("AVX2 has no dpbusd")
+    }
+}
+
+impl Flavor for Vnni {
+    const VNNI: bool = true;
+
+    #[inline(always)]
+    unsafe fn dpbusd(acc: __m256i, u: __m256i, s: __m256i) -> __m256i {
+        // SAFETY: the caller's.
+        unsafe { _mm256_dpbusd_avx_epi32(acc, u, s) }
+    }
+}
+
+impl Flavor for Vnni512 {
+    const VNNI: bool = true;
+
+    #[inline(always)]
+    unsafe fn dpbusd(acc: __m256i, u: __m256i, s: __m256i) -> __m256i {
+        // SAFETY: the caller's.
+        unsafe { _mm256_dpbusd_epi32(acc, u, s) }
+    }
+}
+
+/// Proves AVX2, F16C and the instruction of its flavor.
+#[derive(Clone, Copy)]
+pub(super) struct Ymm<X>(X);
+
+impl Ymm<Maddubs> {
+    /// # Safety
+    /// The CPU has AVX2 and F16C.
+    pub(super) unsafe fn new() -> Self {
+        Ymm(Maddubs)
+    }
+}
+
+impl Ymm<Vnni> {
+    /// # Safety
+    /// The CPU has AVX2, F16C and AVX-VNNI.
+    pub(super) unsafe fn new() -> Self {
+        Ymm(Vnni)
+    }
+}
+
+impl Ymm<Vnni512> {
+    /// # Safety
+    /// The CPU has AVX2, F16C, AVX-512 VL and VNNI.
+    pub(super) unsafe fn new() -> Self {
+        Ymm(Vnni512)
+    }
+}
+
+/// Methods whose bodies are intrinsics.
+macro_rules! ops {
+    ($(fn $name:ident $(<const $n:ident: $nty:ty>)? (self $(, $arg:ident: $ty:ty)*) -> $ret:ty
+        = $body:expr;)*) => {
+        $(
+            #[inline(always)]
+            fn $name $(<const $n: $nty>)? (self $(, $arg: $ty)*) -> $ret {
+                // SAFETY: a value of this type proves the instruction set.
+                unsafe { $body }
+            }
+        )*
+    };
+}
+pub(super) use ops;
+
+impl<X: Flavor> Simd for Ymm<X> {
+    const LANES: usize = 8;
+    const Q8_BIAS: bool = X::VNNI;
+
+    type F = __m256;
+    type W = __m256i;
+    type V = __m256i;
+    /// With VNNI a sum in i32. Without: sums of pairs, in i16 for 4-bit weights, else in i32.
+    type Acc = __m256i;
+    type Bytes = [u8; 32];
+    type Floats = [f32; 8];
+
+    ops! {
+        fn bytes(self, bytes: &[u8; 32]) -> __m256i = _mm256_loadu_si256(bytes.as_ptr().cast());
+        fn splat4(self, bytes: &[u8; 4]) -> __m256i
+            = _mm256_set1_epi32(i32::from_ne_bytes(*bytes));
+        fn zero_v(self) -> __m256i = _mm256_setzero_si256();
+        fn floats(self, floats: &[f32; 8]) -> __m256 = _mm256_loadu_ps(floats.as_ptr());
+        fn splat(self, a: f32) -> __m256 = _mm256_set1_ps(a);
+        fn add(self, a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
+        fn sub(self, a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
+        fn mul(self, a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
+        fn div(self, a: __m256, b: __m256) -> __m256 = _mm256_div_ps(a, b);
+        fn less(self, a: __m256, b: __m256) -> __m256i
+            = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_LT_OQ>(a, b));
+        fn splat_w(self, a: i32) -> __m256i = _mm256_set1_epi32(a);
+        fn add_w(self, a: __m256i, b: __m256i) -> __m256i = _mm256_add_epi32(a, b);
+        fn sub_w(self, a: __m256i, b: __m256i) -> __m256i = _mm256_sub_epi32(a, b);
+        fn and_w(self, a: __m256i, b: __m256i) -> __m256i = _mm256_and_si256(a, b);
+        fn and_not_w(self, a: __m256i, b: __m256i) -> __m256i = _mm256_andnot_si256(a, b);
+        fn or_w(self, a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);
+        fn max_w(self, a: __m256i, b: __m256i) -> __m256i = _mm256_max_epi32(a, b);
+        fn shift_left<const N: u32>(self, a: __m256i) -> __m256i
+            = _mm256_sll_epi32(a, _mm_cvtsi32_si128(N as i32));
+        fn shift_right<const N: u32>(self, a: __m256i) -> __m256i
+            = _mm256_sra_epi32(a, _mm_cvtsi32_si128(N as i32));
+        fn to_f(self, a: __m256i) -> __m256 = _mm256_cvtepi32_ps(a);
+        fn round(self, a: __m256) -> __m256i = _mm256_cvtps_epi32(a);
+        fn bits(self, a: __m256) -> __m256i = _mm256_castps_si256(a);
+        fn from_bits(self, a: __m256i) -> __m256 = _mm256_castsi256_ps(a);
+        fn quad(self, a: [__m256i; 4]) -> __m256i = quad(a);
+        fn zero_acc(self) -> __m256i = _mm256_setzero_si256();
+        fn dot2<const TY: u8>(self, acc: __m256i, w: [__m256i; 2], a: [__m256i; 2]) -> __m256i
+            = dot2::<X, TY>(acc, w, a);
+        fn done<const TY: u8>(self, acc: __m256i) -> __m256i = match TY {
+            Q4 | Q4O if !X::VNNI => _mm256_madd_epi16(acc, _mm256_set1_epi16(1)),
+            _ => acc,
+        };
+    }
+
+    #[inline(always)]
+    fn to_floats(self, a: __m256) -> [f32; 8] {
+        let mut floats = [0.0; 8];
+        // SAFETY: the array is 32 bytes, and the store needs no alignment.
+        unsafe { _mm256_storeu_ps(floats.as_mut_ptr(), a) };
+        floats
+    }
+
+    #[inline(always)]
+    fn floats_at(self, floats: &[f32], at: usize) -> __m256 {
+        self.floats(&floats[at..].as_chunks().0[0])
+    }
+
+    #[inline(always)]
+    fn store_at(self, a: __m256, floats: &mut [f32], at: usize) {
+        floats[at..].as_chunks_mut().0[0] = self.to_floats(a);
+    }
+}
+
+/// See [`Simd::quad`].
+#[inline(always)]
+unsafe fn quad(a: [__m256i; 4]) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe {
+        let order = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+            0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15,
+        ));
+        let words = [
+            _mm256_packs_epi32(a[0], a[1]),
+            _mm256_packs_epi32(a[2], a[3]),
+        ];
+        _mm256_shuffle_epi8(_mm256_packs_epi16(words[0], words[1]), order)
+    }
+}
+
+/// See [`Simd::dot2`].
+#[inline(always)]
+unsafe fn dot2<X: Flavor, const TY: u8>(acc: __m256i, w: [__m256i; 2], a: [__m256i; 2]) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe {
+        if X::VNNI {
+            return X::dpbusd(X::dpbusd(acc, w[0], a[0]), w[1], a[1]);
+        }
+        let ones = _mm256_set1_epi16(1);
+        match TY {
+            // Eight times 2 * 15 * 127 fit i16.
+            Q4 | Q4O => {
+                let acc = _mm256_add_epi16(acc, _mm256_maddubs_epi16(w[0], a[0]));
+                _mm256_add_epi16(acc, _mm256_maddubs_epi16(w[1], a[1]))
+            }
+            // Twice 2 * 63 * 127 fits.
+            Q6 => {
+                let first = _mm256_maddubs_epi16(w[0], a[0]);
+                let both = _mm256_add_epi16(first, _mm256_maddubs_epi16(w[1], a[1]));
+                _mm256_add_epi32(acc, _mm256_madd_epi16(both, ones))
+            }
+            _ => {
+                let first = _mm256_madd_epi16(signed_pairs(w[0], a[0]), ones);
+                let second = _mm256_madd_epi16(signed_pairs(w[1], a[1]), ones);
+                _mm256_add_epi32(acc, _mm256_add_epi32(first, second))
+            }
+        }
+    }
+}
+
+/// Sums of two signed products: `|w|` times `a` with the sign of `w`, for `a` above -128.
+#[inline(always)]
+unsafe fn signed_pairs(w: __m256i, a: __m256i) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe { _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w)) }
+}
+
+impl<X: Flavor> Simd8 for Ymm<X> {
+    ops! {
+        fn floats_of(self, a: __m256i) -> __m256 = _mm256_castsi256_ps(a);
+        fn words(self, words: &[i32; 8]) -> __m256i = _mm256_loadu_si256(words.as_ptr().cast());
+        fn halves(self, halves: &[u8; 16]) -> __m256
+            = _mm256_cvtph_ps(_mm_loadu_si128(halves.as_ptr().cast()));
+        fn pair<const TY: u8>(self, bytes: &[u8]) -> [__m256i; 2] = pair::<X, TY>(bytes);
+        fn split4(self, a: __m256i) -> [__m256i; 2] = split4(a);
+        fn transpose8(self, a: [__m256i; 8]) -> [__m256i; 8] = transpose8(a);
+        fn zip4(self, rows: [__m256i; 4]) -> [__m256i; 4] = zip4(rows);
+        fn unzip4(self, a: [__m256; 4]) -> [__m256; 4] = [
+            _mm256_permute2f128_ps::<0x20>(a[0], a[1]),
+            _mm256_permute2f128_ps::<0x20>(a[2], a[3]),
+            _mm256_permute2f128_ps::<0x31>(a[0], a[1]),
+            _mm256_permute2f128_ps::<0x31>(a[2], a[3]),
+        ];
+        fn tree(self, a: __m256) -> f32 = {
+            let four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        };
+        fn sum_w(self, a: __m256i) -> i32 = {
+            let four = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
+            let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b00_00_11_10>(four));
+            _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32::<1>(two)))
+        };
+        fn sqrt(self, a: f32) -> f32 = _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(a)));
+    }
+
+    #[inline(always)]
+    fn blocks<const TY: u8, const N: usize>(self, w: [__m256i; 8], a: &[[u8; 32]; 8]) -> __m256i {
+        // SAFETY: the value proves the instruction set.
+        unsafe { blocks::<X, TY, N>(w, a) }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, bytes: &[u8], ahead: usize) {
+        // SAFETY: a hint; any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(ahead).cast()) };
+    }
+
+    #[inline(always)]
+    fn to_bytes(self, a: __m256i) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        // SAFETY: the array is 32 bytes, and the store needs no alignment.
+        unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), a) };
+        bytes
+    }
+
+    #[inline(always)]
+    fn to_halves(self, a: __m256) -> [u16; 8] {
+        let mut halves = [0; 8];
+        // SAFETY: the value proves F16C; the array is 16 bytes, and the store needs no alignment.
+        unsafe {
+            let a = _mm256_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT }>(a);
+            _mm_storeu_si128(halves.as_mut_ptr().cast(), a);
+        }
+        halves
+    }
+
+    #[inline(always)]
+    fn codes(self, a: [__m256i; 4]) -> [u8; 32] {
+        // SAFETY: the value proves AVX2.
+        let packed = unsafe {
+            let words = [
+                _mm256_packs_epi32(a[0], a[1]),
+                _mm256_packs_epi32(a[2], a[3]),
+            ];
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+            _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words[0], words[1]), order)
+        };
+        self.to_bytes(packed)
+    }
+}
+
+/// See [`Simd8::pair`].
+#[inline(always)]
+unsafe fn pair<X: Flavor, const TY: u8>(bytes: &[u8]) -> [__m256i; 2] {
+    // SAFETY: the caller's; the loads are of arrays, and need no alignment.
+    unsafe {
+        match TY {
+            Q8 => {
+                let [a, b] = must_cast_ref::<[u8; 64], [[u8; 32]; 2]>(&bytes.as_chunks().0[0]);
+                let a = _mm256_loadu_si256(a.as_ptr().cast());
+                let b = _mm256_loadu_si256(b.as_ptr().cast());
+                [bias8::<X>(a), bias8::<X>(b)]
+            }
+            Q6 => {
+                let [a, b, high] =
+                    must_cast_ref::<[u8; 48], [[u8; 16]; 3]>(&bytes.as_chunks().0[0]);
+                let low: [u8; 32] = must_cast([*a, *b]);
+                let low = split4(_mm256_loadu_si256(low.as_ptr().cast()));
+                let high = _mm256_broadcastsi128_si256(_mm_loadu_si128(high.as_ptr().cast()));
+                let mask = _mm256_set1_epi8(0x30);
+                // To bits 4-5: of an even block from bits 0-1 and 2-3, of an odd one from 4-5, 6-7.
+                let even = _mm256_sllv_epi32(high, _mm256_setr_epi32(4, 4, 4, 4, 2, 2, 2, 2));
+                let odd = _mm256_srlv_epi32(high, _mm256_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2));
+                [
+                    _mm256_or_si256(low[0], _mm256_and_si256(even, mask)),
+                    _mm256_or_si256(low[1], _mm256_and_si256(odd, mask)),
+                ]
+            }
+            _ => split4(_mm256_loadu_si256(
+                bytes.as_chunks::<32>().0[0].as_ptr().cast(),
+            )),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn split4(a: __m256i) -> [__m256i; 2] {
+    // SAFETY: the caller's.
+    unsafe {
+        let mask = _mm256_set1_epi8(15);
+        [
+            _mm256_and_si256(a, mask),
+            _mm256_and_si256(_mm256_srli_epi16::<4>(a), mask),
+        ]
+    }
+}
+
+#[inline(always)]
+unsafe fn bias8<X: Flavor>(a: __m256i) -> __m256i {
+    // SAFETY: the caller's.
+    if X::VNNI {
+        unsafe { _mm256_xor_si256(a, _mm256_set1_epi8(-128)) }
+    } else {
+        a
+    }
+}
+
+/// See [`Simd8::blocks`].
+#[inline(always)]
+unsafe fn blocks<X: Flavor, const TY: u8, const N: usize>(
+    w: [__m256i; 8],
+    a: &[[u8; 32]; 8],
+) -> __m256i {
+    // SAFETY: the caller's; the loads are of arrays, and need no alignment.
+    unsafe {
+        let ones = _mm256_set1_epi16(1);
+        let mut dots = [_mm256_setzero_si256(); 8];
+        for i in 0..N {
+            let a = _mm256_loadu_si256(a[i].as_ptr().cast());
+            dots[i] = if X::VNNI {
+                X::dpbusd(dots[i], w[i], a)
+            } else if TY == Q8 {
+                _mm256_madd_epi16(signed_pairs(w[i], a), ones)
+            } else {
+                _mm256_madd_epi16(_mm256_maddubs_epi16(w[i], a), ones)
+            };
+        }
+        // Halve the lanes of each block three times, within 128 bits, then across.
+        let small = TY == Q4 || TY == Q4O;
+        let mut four = [_mm256_setzero_si256(); 4];
+        for i in 0..N / 2 {
+            four[i] = add_pairs(dots[2 * i], dots[2 * i + 1], small);
+        }
+        let low = add_pairs(four[0], four[1], small);
+        let high = if N > 4 {
+            add_pairs(four[2], four[3], small)
+        } else {
+            four[2]
+        };
+        _mm256_add_epi32(
+            _mm256_permute2x128_si256::<0x20>(low, high),
+            _mm256_permute2x128_si256::<0x31>(low, high),
+        )
+    }
+}
+
+/// Sums of neighbouring lanes, those of `a` first, within 128 bits. Lanes are `small` if they, and
+/// the sums, fit i16.
+#[inline(always)]
+unsafe fn add_pairs(a: __m256i, b: __m256i, small: bool) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe {
+        if small {
+            _mm256_madd_epi16(_mm256_packs_epi32(a, b), _mm256_set1_epi16(1))
+        } else {
+            _mm256_hadd_epi32(a, b)
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn transpose8(a: [__m256i; 8]) -> [__m256i; 8] {
+    // SAFETY: the caller's.
+    unsafe {
+        let (mut two, mut four, mut out) = (a, a, a);
+        for i in 0..4 {
+            two[2 * i] = _mm256_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
+            two[2 * i + 1] = _mm256_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
+        }
+        for i in 0..2 {
+            for k in 0..2 {
+                let (x, y) = (two[4 * i + k], two[4 * i + 2 + k]);
+                four[4 * i + 2 * k] = _mm256_unpacklo_epi64(x, y);
+                four[4 * i + 2 * k + 1] = _mm256_unpackhi_epi64(x, y);
+            }
+        }
+        for i in 0..4 {
+            out[i] = _mm256_permute2x128_si256::<0x20>(four[i], four[4 + i]);
+            out[4 + i] = _mm256_permute2x128_si256::<0x31>(four[i], four[4 + i]);
+        }
+        out
+    }
+}
+
+#[inline(always)]
+unsafe fn zip4(rows: [__m256i; 4]) -> [__m256i; 4] {
+    // SAFETY: the caller's.
+    unsafe {
+        let low = _mm256_unpacklo_epi8(rows[0], rows[1]);
+        let high = _mm256_unpackhi_epi8(rows[0], rows[1]);
+        let low_two = _mm256_unpacklo_epi8(rows[2], rows[3]);
+        let high_two = _mm256_unpackhi_epi8(rows[2], rows[3]);
+        [
+            _mm256_unpacklo_epi16(low, low_two),
+            _mm256_unpackhi_epi16(low, low_two),
+            _mm256_unpacklo_epi16(high, high_two),
+            _mm256_unpackhi_epi16(high, high_two),
+        ]
+    }
+}

@@ -1,0 +1,82 @@
+//! What every kernel asserts at its door. Past it, lengths are known to fit.
+
+use core::ops::Range;
+
+use crate::block::BLOCK;
+use crate::dispatch::Kernels;
+use crate::view::{Activations, NeuronRows, Rows};
+
+pub(crate) fn quantize(x: &[f32], q: &[i8], scales: &[f32], sums: &[i32]) {
+    assert!(x.len().is_multiple_of(BLOCK), "{} activations", x.len());
+    assert_eq!(q.len(), x.len());
+    assert_eq!(scales.len(), x.len() / BLOCK);
+    assert_eq!(sums.len(), x.len() / BLOCK);
+}
+
+pub(crate) fn matvec(w: &Rows<'_>, x: &Activations<'_>, out: &[f32]) {
+    assert_eq!(x.tokens(), 1);
+    product(w, x, out);
+}
+
+pub(crate) fn matmul(w: &Rows<'_>, x: &Activations<'_>, out: &[f32], scratch: &[u8]) {
+    product(w, x, out);
+    scratch_fits(w.cols(), x.tokens(), scratch);
+}
+
+fn product(w: &Rows<'_>, x: &Activations<'_>, out: &[f32]) {
+    assert_eq!(x.cols(), w.cols());
+    assert_eq!(out.len(), w.rows() * x.tokens());
+    let have = if w.ty().is_quantized() {
+        x.q.len()
+    } else {
+        x.x.len()
+    };
+    assert_eq!(
+        have,
+        x.tokens() * x.cols(),
+        "activations for {:?} weights",
+        w.ty()
+    );
+    if w.ty().is_quantized() {
+        assert_eq!(x.scales.len(), have / BLOCK);
+        assert_eq!(x.sums.len(), have / BLOCK);
+    }
+}
+
+pub(crate) fn down_group(w: &NeuronRows<'_>, h: &[f32], acc: &[f32], scratch: &[u8]) {
+    assert_eq!(h.len(), w.codes().len());
+    assert_eq!(acc.len(), w.cols());
+    scratch_fits(w.cols(), 1, scratch);
+}
+
+pub(crate) fn down_group_many(
+    w: &NeuronRows<'_>,
+    cols: &Range<usize>,
+    tokens: usize,
+    h: &[f32],
+    acc: &[f32],
+    scratch: &[u8],
+) {
+    assert!(
+        cols.start <= cols.end && cols.end <= w.cols(),
+        "{cols:?} of {}",
+        w.cols()
+    );
+    assert!(cols.start.is_multiple_of(2 * BLOCK), "{cols:?}");
+    assert!(
+        cols.end == w.cols() || cols.end.is_multiple_of(2 * BLOCK),
+        "{cols:?}"
+    );
+    assert_eq!(h.len(), w.codes().len() * tokens);
+    assert_eq!(acc.len(), cols.len() * tokens);
+    scratch_fits(cols.len(), tokens, scratch);
+}
+
+fn scratch_fits(cols: usize, tokens: usize, scratch: &[u8]) {
+    let need = Kernels::scratch_bytes(cols, tokens);
+    assert!(
+        scratch.len() >= need,
+        "{} bytes of scratch, need {need}",
+        scratch.len()
+    );
+}

@@ -1,0 +1,133 @@
+//! The reference: every kernel as the crate docs define it, in plain Rust.
+
+use crate::activation::Activation;
+use crate::block::BLOCK;
+use crate::dispatch::Kernels;
+use crate::{check, crc, math};
+
+mod down;
+mod products;
+
+pub(crate) const TABLE: Kernels = Kernels {
+    name: "scalar",
+    quantize,
+    matvec: products::matvec,
+    matmul: products::matmul,
+    down_group: down::down_group,
+    down_group_many: down::down_group_many,
+    dot,
+    dot_f16,
+    axpy,
+    axpy_f16,
+    rmsnorm,
+    softmax,
+    gated,
+    to_f16,
+    crc32c: crc::crc32c,
+};
+
+fn quantize(x: &[f32], q: &mut [i8], scales: &mut [f32], sums: &mut [i32]) {
+    check::quantize(x, q, scales, sums);
+    let x = x.as_chunks::<BLOCK>().0.iter();
+    let q = q.as_chunks_mut::<BLOCK>().0.iter_mut();
+    for (((x, q), scale), sum) in x.zip(q).zip(scales).zip(sums) {
+        let top = f32::from_bits(x.iter().map(|x| x.abs().to_bits()).max().unwrap_or(0));
+        let (s, inverse) = scale_of(top);
+        *scale = s;
+        for (q, x) in q.iter_mut().zip(x) {
+            *q = math::round_to_i32(x * inverse) as i8;
+        }
+        *sum = q.iter().map(|&q| i32::from(q)).sum();
+    }
+}
+
+/// `(top / 127, 127 / top)`, or zeros where `top` is below 2^-100.
+fn scale_of(top: f32) -> (f32, f32) {
+    if top < math::TINY {
+        (0.0, 0.0)
+    } else {
+        (top / 127.0, 127.0 / top)
+    }
+}
+
+/// The fixed tree over eight accumulators.
+fn tree(a: [f32; 8]) -> f32 {
+    ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))
+}
+
+/// Sum of `products` with 32 accumulators.
+fn sum(products: impl Iterator<Item = f32>) -> f32 {
+    let mut v = [0f32; 32];
+    for (i, p) in products.enumerate() {
+        v[i % 32] += p;
+    }
+    tree(core::array::from_fn(|j| {
+        (v[j] + v[j + 8]) + (v[j + 16] + v[j + 24])
+    }))
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    sum(a.iter().zip(b).map(|(a, b)| a * b))
+}
+
+fn dot_f16(a: &[f32], b: &[u16]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    sum(a.iter().zip(b).map(|(a, &b)| a * math::f16_to_f32(b)))
+}
+
+fn axpy(a: f32, x: &[f32], y: &mut [f32]) {
+    assert_eq!(x.len(), y.len());
+    for (y, x) in y.iter_mut().zip(x) {
+        *y += a * x;
+    }
+}
+
+fn axpy_f16(a: f32, x: &[u16], y: &mut [f32]) {
+    assert_eq!(x.len(), y.len());
+    for (y, &x) in y.iter_mut().zip(x) {
+        *y += a * math::f16_to_f32(x);
+    }
+}
+
+fn rmsnorm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    assert_eq!(x.len(), weight.len());
+    assert_eq!(x.len(), out.len());
+    let mean = dot(x, x) / x.len() as f32;
+    let inverse = 1.0 / math::sqrt(mean + eps);
+    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = (x * inverse) * weight;
+    }
+}
+
+fn softmax(x: &mut [f32]) {
+    let max = x
+        .iter()
+        .fold(f32::NEG_INFINITY, |max, &x| if x > max { x } else { max });
+    for x in x.iter_mut() {
+        *x = math::exp(*x - max);
+    }
+    let inverse = 1.0 / sum(x.iter().copied());
+    for x in x {
+        *x *= inverse;
+    }
+}
+
+fn gated(act: Activation, gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len());
+    for (gate, &up) in gate.iter_mut().zip(up) {
+        *gate = match act {
+            Activation::Silu => math::silu(*gate) * up,
+            Activation::GeluTanh => math::gelu_tanh(*gate) * up,
+            Activation::Relu => math::relu(*gate) * up,
+            Activation::ReluBoth => math::relu(*gate) * math::relu(up),
+        };
+    }
+}
+
+fn to_f16(x: &[f32], out: &mut [u16]) {
+    assert_eq!(x.len(), out.len());
+    for (out, &x) in out.iter_mut().zip(x) {
+        *out = math::f32_to_f16(x);
+    }
+}

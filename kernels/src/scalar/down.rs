@@ -1,0 +1,128 @@
+//! `down_group` and `down_group_many`.
+
+use core::ops::Range;
+
+use super::scale_of;
+use crate::block::{BLOCK, GROUP, WeightType};
+use crate::check;
+use crate::math::{f16_to_f32, round_to_i32};
+use crate::pack::unpack_block;
+use crate::quantize::{scale_at, zero_code};
+use crate::view::NeuronRows;
+
+pub(super) fn down_group(w: &NeuronRows<'_>, h: &[f32], acc: &mut [f32], scratch: &mut [u8]) {
+    check::down_group(w, h, acc, scratch);
+    add_token(
+        w,
+        0..w.cols(),
+        Strided {
+            values: h,
+            stride: 1,
+        },
+        acc,
+        1,
+    );
+}
+
+pub(super) fn down_group_many(
+    w: &NeuronRows<'_>,
+    cols: Range<usize>,
+    tokens: usize,
+    h: &[f32],
+    acc: &mut [f32],
+    scratch: &mut [u8],
+) {
+    check::down_group_many(w, &cols, tokens, h, acc, scratch);
+    for token in 0..tokens.min(acc.len()) {
+        let h = Strided {
+            values: h.get(token..).unwrap_or(&[]),
+            stride: tokens,
+        };
+        add_token(w, cols.clone(), h, &mut acc[token..], tokens);
+    }
+}
+
+/// One token's `h`: neuron `n`'s stands at `n * stride`.
+#[derive(Clone, Copy)]
+struct Strided<'a> {
+    values: &'a [f32],
+    stride: usize,
+}
+
+impl Strided<'_> {
+    fn get(&self, neuron: usize) -> f32 {
+        self.values[neuron * self.stride]
+    }
+}
+
+/// One token: output `i` is added at `(i - cols.start) * stride` of `acc`.
+fn add_token(
+    w: &NeuronRows<'_>,
+    cols: Range<usize>,
+    h: Strided<'_>,
+    acc: &mut [f32],
+    stride: usize,
+) {
+    if !w.ty().is_quantized() {
+        for (n, codes) in w.codes().iter().enumerate() {
+            for i in cols.clone() {
+                acc[(i - cols.start) * stride] += h.get(n) * float_at(w.ty(), codes, i);
+            }
+        }
+        return;
+    }
+    for block in cols.start / BLOCK..cols.end / BLOCK {
+        let group = Group::new(w, h, block);
+        for i in 0..BLOCK {
+            let acc = &mut acc[(block * BLOCK - cols.start + i) * stride];
+            let p = group.s * group.dots[i] as f32;
+            *acc += if w.ty() == WeightType::Q4O {
+                p + group.e
+            } else {
+                p
+            };
+        }
+    }
+}
+
+/// A group's contribution to one block of outputs.
+struct Group {
+    s: f32,
+    e: f32,
+    dots: [i32; BLOCK],
+}
+
+impl Group {
+    fn new(w: &NeuronRows<'_>, h: Strided<'_>, block: usize) -> Self {
+        let mut g = [0f32; GROUP];
+        let (mut top, mut e) = (0, 0f32);
+        for (n, scales) in w.scales().iter().enumerate() {
+            g[n] = h.get(n) * scale_at(scales, block);
+            top = top.max(g[n].abs().to_bits());
+            if w.ty() == WeightType::Q4O {
+                e += h.get(n) * scale_at(scales, w.cols() / BLOCK + block);
+            }
+        }
+        let (s, inverse) = scale_of(f32::from_bits(top));
+        let mut dots = [0; BLOCK];
+        for (n, codes) in w.codes().iter().enumerate() {
+            let c = round_to_i32(g[n] * inverse);
+            for (dot, q) in dots.iter_mut().zip(unpack_block(w.ty(), codes, block)) {
+                let q = if w.ty() == WeightType::Q8 {
+                    i32::from(q as i8)
+                } else {
+                    i32::from(q)
+                };
+                *dot += c * (q - zero_code(w.ty()));
+            }
+        }
+        Group { s, e, dots }
+    }
+}
+
+fn float_at(ty: WeightType, codes: &[u8], i: usize) -> f32 {
+    match ty {
+        WeightType::F32 => f32::from_le_bytes(codes.as_chunks().0[i]),
+        _ => f16_to_f32(u16::from_le_bytes(codes.as_chunks().0[i])),
+    }
+}

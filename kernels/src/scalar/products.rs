@@ -1,0 +1,75 @@
+//! `matvec` and `matmul`.
+
+use super::{sum, tree};
+use crate::block::{BLOCK, WeightType};
+use crate::check;
+use crate::math::f16_to_f32;
+use crate::pack::unpack_block;
+use crate::quantize::{scale_at, zero_code};
+use crate::view::{Activations, Rows};
+
+pub(super) fn matvec(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32]) {
+    check::matvec(w, x, out);
+    for (row, out) in out.iter_mut().enumerate() {
+        *out = product(w, row, x, 0);
+    }
+}
+
+pub(super) fn matmul(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32], scratch: &mut [u8]) {
+    check::matmul(w, x, out, scratch);
+    for (at, out) in out.iter_mut().enumerate() {
+        *out = product(w, at / x.tokens(), x, at % x.tokens());
+    }
+}
+
+/// Row `row` times token `token`.
+fn product(w: &Rows<'_>, row: usize, x: &Activations<'_>, token: usize) -> f32 {
+    let (codes, cols) = (w.codes(row), w.cols());
+    match w.ty() {
+        WeightType::F32 => {
+            let weights = codes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|bytes| f32::from_le_bytes(*bytes));
+            sum(weights.zip(&x.x[token * cols..]).map(|(w, x)| w * x))
+        }
+        WeightType::F16 => {
+            let halves = codes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|bytes| u16::from_le_bytes(*bytes));
+            sum(halves
+                .zip(&x.x[token * cols..])
+                .map(|(w, x)| f16_to_f32(w) * x))
+        }
+        _ => quantized_product(w, row, x, token),
+    }
+}
+
+fn quantized_product(w: &Rows<'_>, row: usize, x: &Activations<'_>, token: usize) -> f32 {
+    let (ty, scales) = (w.ty(), w.scales(row));
+    let blocks = w.cols() / BLOCK;
+    let mut a = [0f32; 8];
+    for block in 0..blocks {
+        let at = token * blocks + block;
+        let (s, t) = (x.scales[at], x.sums[at]);
+        let codes = unpack_block(ty, w.codes(row), block);
+        let mut dot = -zero_code(ty) * t;
+        for (&q, &a) in codes.iter().zip(&x.q[at * BLOCK..][..BLOCK]) {
+            let q = if ty == WeightType::Q8 {
+                i32::from(q as i8)
+            } else {
+                i32::from(q)
+            };
+            dot += q * i32::from(a);
+        }
+        let mut p = (scale_at(scales, block) * s) * dot as f32;
+        if ty == WeightType::Q4O {
+            p += scale_at(scales, blocks + block) * (s * t as f32);
+        }
+        a[block % 8] += p;
+    }
+    tree(a)
+}

@@ -1,0 +1,99 @@
+//! What is refused.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::*;
+use crate::NeuronRows;
+
+#[track_caller]
+fn refuses(kernels: &Kernels, call: impl FnOnce()) {
+    assert!(
+        catch_unwind(AssertUnwindSafe(call)).is_err(),
+        "{} took it",
+        kernels.name
+    );
+}
+
+#[test]
+fn lengths_that_do_not_fit_are_refused() {
+    let mut random = Random::new(41);
+    let w = Matrix::random(&mut random, WeightType::Q4, 4, 96);
+    let x = Inputs::random(&mut random, 2, 96);
+    let one = Inputs::random(&mut random, 1, 64);
+    for k in Kernels::available() {
+        let view = w.view();
+        refuses(&k, || (k.matvec)(&view, &x.view(), &mut [0.0; 8]));
+        refuses(&k, || (k.matvec)(&view, &one.view(), &mut [0.0; 4]));
+        refuses(&k, || {
+            (k.matmul)(&view, &x.view(), &mut [0.0; 7], &mut scratch(96, 2))
+        });
+        refuses(&k, || {
+            (k.matmul)(&view, &x.view(), &mut [0.0; 8], &mut [0; 100])
+        });
+        let floats = Activations::new(2, 96, &x.x, &[], &[], &[]);
+        refuses(&k, || {
+            (k.matmul)(&view, &floats, &mut [0.0; 8], &mut scratch(96, 2))
+        });
+        refuses(&k, || {
+            (k.quantize)(&[0.0; 33], &mut [0; 33], &mut [0.0], &mut [0])
+        });
+        refuses(&k, || {
+            (k.quantize)(&[0.0; 32], &mut [0; 32], &mut [], &mut [0])
+        });
+        refuses(&k, || {
+            (k.dot)(&[0.0; 3], &[0.0; 4]);
+        });
+        refuses(&k, || (k.axpy)(1.0, &[0.0; 9], &mut [0.0; 8]));
+        refuses(&k, || (k.rmsnorm)(&[0.0; 8], &[0.0; 9], 0.0, &mut [0.0; 8]));
+        refuses(&k, || {
+            (k.gated)(crate::Activation::Relu, &mut [0.0; 8], &[0.0; 7])
+        });
+        refuses(&k, || (k.to_f16)(&[0.0; 8], &mut [0; 7]));
+    }
+}
+
+#[test]
+fn down_sums_refuse_what_does_not_fit() {
+    let mut random = Random::new(42);
+    let w = Matrix::random(&mut random, WeightType::Q8, 4, 192);
+    let mut rows = NeuronRows::new(WeightType::Q8, 192);
+    rows.extend(&w.view());
+    for k in Kernels::available() {
+        refuses(&k, || {
+            (k.down_group)(&rows, &[1.0; 3], &mut [0.0; 192], &mut scratch(192, 1))
+        });
+        refuses(&k, || {
+            (k.down_group)(&rows, &[1.0; 4], &mut [0.0; 191], &mut scratch(192, 1))
+        });
+        refuses(&k, || {
+            (k.down_group)(&rows, &[1.0; 4], &mut [0.0; 192], &mut [])
+        });
+        for range in [32..192, 0..96, 64..256] {
+            let mut acc = vec![0.0; range.len() * 2];
+            let mut scratch = scratch(192, 2);
+            refuses(&k, || {
+                (k.down_group_many)(&rows, range, 2, &[1.0; 8], &mut acc, &mut scratch);
+            });
+        }
+    }
+}
+
+#[test]
+fn views_refuse_what_does_not_fit() {
+    let k = Kernels::SCALAR;
+    refuses(&k, || {
+        Rows::new(WeightType::Q4, 1, 33, &[0; 32], &[0; 2]);
+    });
+    refuses(&k, || {
+        Rows::new(WeightType::Q4, 1, 64, &[0; 31], &[0; 4]);
+    });
+    refuses(&k, || {
+        NeuronRows::new(WeightType::Q4, 64).push(&[0; 32], &[0; 2])
+    });
+    refuses(&k, || {
+        crate::pack_codes(WeightType::F32, 32, &[0; 32], &mut [0; 128])
+    });
+    refuses(&k, || {
+        crate::quantize_row(WeightType::Q8, &[0.0; 32], &mut [0; 32], &mut [])
+    });
+}

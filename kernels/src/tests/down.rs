@@ -1,0 +1,170 @@
+//! `down_group` and `down_group_many`.
+
+use super::*;
+use crate::NeuronRows;
+
+fn group<'a>(w: &'a Matrix, neurons: impl IntoIterator<Item = usize>) -> NeuronRows<'a> {
+    let view = w.view();
+    let mut rows = NeuronRows::new(w.ty, w.cols);
+    for n in neurons {
+        rows.push(view.codes(n), view.scales(n));
+    }
+    rows
+}
+
+/// About half of the values are zero.
+fn sparse(random: &mut Random, len: usize) -> Vec<f32> {
+    (0..len)
+        .map(|_| {
+            if random.below(2) == 0 {
+                0.0
+            } else {
+                random.normal()
+            }
+        })
+        .collect()
+}
+
+fn down(kernels: &Kernels, rows: &NeuronRows<'_>, h: &[f32], acc: &[f32]) -> Vec<f32> {
+    let mut acc = acc.to_vec();
+    (kernels.down_group)(rows, h, &mut acc, &mut scratch(rows.cols(), 1));
+    acc
+}
+
+#[test]
+fn down_group_agrees_and_dead_neurons_may_be_left_out() {
+    let mut random = Random::new(21);
+    for ty in WeightType::ALL {
+        for cols in COLS {
+            for count in [0, 1, 2, 3, 4, 5, 8, 13, 31, 32] {
+                let w = Matrix::random(&mut random, ty, count, cols);
+                let acc: Vec<f32> = random.floats(cols);
+                let h = sparse(&mut random, count);
+                let all = group(&w, 0..count);
+                let want = down(&Kernels::SCALAR, &all, &h, &acc);
+                let alive = (0..count).filter(|&n| h[n] != 0.0);
+                let some = group(&w, alive.clone());
+                let some_h: Vec<f32> = alive.map(|n| h[n]).collect();
+                for kernels in Kernels::available() {
+                    let what = format!("{} {ty:?} {count}x{cols}", kernels.name);
+                    assert_same(&down(&kernels, &all, &h, &acc), &want, &what);
+                    assert_same(&down(&kernels, &some, &some_h, &acc), &want, &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn down_group_many_is_down_group_for_each_token() {
+    let mut random = Random::new(22);
+    for ty in WeightType::ALL {
+        for (cols, count) in [(32, 3), (96, 32), (288, 17), (576, 32)] {
+            for tokens in [1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 23, 24, 25, 128] {
+                let w = Matrix::random(&mut random, ty, count, cols);
+                let rows = group(&w, 0..count);
+                let h = sparse(&mut random, count * tokens);
+                let acc: Vec<f32> = random.floats(cols * tokens);
+                let start = if cols > 200 { 128 } else { 0 };
+                let end = if cols > 400 { 320 } else { cols };
+                let mut want = vec![0.0; (end - start) * tokens];
+                for t in 0..tokens {
+                    let h: Vec<f32> = (0..count).map(|n| h[n * tokens + t]).collect();
+                    let acc: Vec<f32> = (0..cols).map(|i| acc[i * tokens + t]).collect();
+                    let one = down(&Kernels::SCALAR, &rows, &h, &acc);
+                    for i in start..end {
+                        want[(i - start) * tokens + t] = one[i];
+                    }
+                }
+                for kernels in Kernels::available() {
+                    let mut got = acc[start * tokens..end * tokens].to_vec();
+                    let mut scratch = scratch(end - start, tokens);
+                    (kernels.down_group_many)(
+                        &rows,
+                        start..end,
+                        tokens,
+                        &h,
+                        &mut got,
+                        &mut scratch,
+                    );
+                    let what = format!("{} {ty:?} {count}x{cols} {tokens}", kernels.name);
+                    assert_same(&got, &want, &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn extreme_codes_do_not_saturate() {
+    for ty in QUANTIZED {
+        for low in [false, true] {
+            for h in [[1.0; 32], [-1.0; 32]] {
+                let w = Matrix::extreme(ty, 32, 96, low);
+                let rows = group(&w, 0..32);
+                let want = down(&Kernels::SCALAR, &rows, &h, &[0.0; 96]);
+                for kernels in tables() {
+                    let what = format!("{} {ty:?} {low}", kernels.name);
+                    assert_same(&down(&kernels, &rows, &h, &[0.0; 96]), &want, &what);
+                    let many: Vec<f32> = h.iter().flat_map(|&h| [h; 20]).collect();
+                    let mut got = vec![0.0; 96 * 20];
+                    let mut scratch = scratch(96, 20);
+                    (kernels.down_group_many)(&rows, 0..96, 20, &many, &mut got, &mut scratch);
+                    for i in 0..96 {
+                        assert_same(&got[i * 20..][..20], &vec![want[i]; 20], &what);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nan_and_infinities_agree() {
+    let mut random = Random::new(23);
+    for ty in WeightType::ALL {
+        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e38, 1e-38] {
+            let w = Matrix::random(&mut random, ty, 32, 96);
+            let rows = group(&w, 0..32);
+            let mut h = random.floats(32);
+            h[9] = value;
+            let want = down(&Kernels::SCALAR, &rows, &h, &[1.0; 96]);
+            assert!(!value.is_nan() || want.iter().all(|y| y.is_nan()));
+            for kernels in tables() {
+                let what = format!("{} {ty:?} {value}", kernels.name);
+                assert_same(&down(&kernels, &rows, &h, &[1.0; 96]), &want, &what);
+                let many: Vec<f32> = h.iter().flat_map(|&h| [h; 3]).collect();
+                let mut got = vec![1.0; 96 * 3];
+                (kernels.down_group_many)(&rows, 0..96, 3, &many, &mut got, &mut scratch(96, 3));
+                for i in 0..96 {
+                    assert_same(&got[i * 3..][..3], &[want[i]; 3], &what);
+                }
+            }
+        }
+    }
+}
+
+/// A group's sum is near what weights and activations say in f64.
+#[test]
+fn down_sums_are_sums() {
+    let mut random = Random::new(24);
+    for ty in WeightType::ALL {
+        let w = Matrix::random(&mut random, ty, 32, 64);
+        let h = random.floats(32);
+        let got = down(&Kernels::SCALAR, &group(&w, 0..32), &h, &[0.0; 64]);
+        let (mut want, mut size) = ([0f64; 64], [0f64; 64]);
+        for (n, h) in h.iter().enumerate() {
+            let mut row = [0.0; 64];
+            let view = w.view();
+            crate::dequantize_row(ty, 64, view.codes(n), view.scales(n), &mut row);
+            for i in 0..64 {
+                want[i] += f64::from(row[i]) * f64::from(*h);
+                size[i] += (f64::from(row[i]) * f64::from(*h)).abs();
+            }
+        }
+        for i in 0..64 {
+            let error = (f64::from(got[i]) - want[i]).abs();
+            assert!(error < 0.02 * size[i], "{ty:?} {i}: {} {}", got[i], want[i]);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! `matvec` and `matmul`.
+
+use super::*;
+
+fn matvec(kernels: &Kernels, w: &Rows<'_>, x: &Inputs) -> Vec<f32> {
+    let mut out = vec![f32::NAN; w.rows()];
+    (kernels.matvec)(w, &x.view(), &mut out);
+    out
+}
+
+fn matmul(kernels: &Kernels, w: &Rows<'_>, x: &Inputs) -> Vec<f32> {
+    let mut out = vec![f32::NAN; w.rows() * x.tokens];
+    let mut scratch = scratch(w.cols(), x.tokens);
+    // Not aligned, as a caller's bytes may be.
+    scratch.push(0);
+    (kernels.matmul)(w, &x.view(), &mut out, &mut scratch[1..]);
+    out
+}
+
+#[test]
+fn matvec_agrees() {
+    let mut random = Random::new(11);
+    for ty in WeightType::ALL {
+        for cols in COLS {
+            for rows in [1, 2, 3, 4, 5, 7, 9, 16, 33] {
+                let w = Matrix::random(&mut random, ty, rows, cols);
+                let x = Inputs::random(&mut random, 1, cols);
+                let want = matvec(&Kernels::SCALAR, &w.view(), &x);
+                for kernels in tables() {
+                    let what = format!("{} {ty:?} {rows}x{cols}", kernels.name);
+                    assert_same(&matvec(&kernels, &w.view(), &x), &want, &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn float_rows_need_no_whole_blocks() {
+    let mut random = Random::new(12);
+    for ty in [WeightType::F32, WeightType::F16] {
+        for cols in [1, 7, 31, 33, 100] {
+            let w = Matrix::random(&mut random, ty, 5, cols);
+            let x = random.floats(3 * cols);
+            let x = Activations::new(3, cols, &x, &[], &[], &[]);
+            let mut want = vec![0.0; 15];
+            (Kernels::SCALAR.matmul)(&w.view(), &x, &mut want, &mut scratch(cols, 3));
+            for kernels in tables() {
+                let mut got = vec![0.0; 15];
+                (kernels.matmul)(&w.view(), &x, &mut got, &mut scratch(cols, 3));
+                assert_same(&got, &want, &format!("{} {ty:?} {cols}", kernels.name));
+            }
+        }
+    }
+}
+
+#[test]
+fn matmul_is_matvec_for_each_token() {
+    let mut random = Random::new(13);
+    for ty in WeightType::ALL {
+        for (cols, rows) in [(32, 3), (96, 17), (576, 40), (288, 8)] {
+            for tokens in [1, 2, 3, 4, 5, 6, 7, 8, 9, 128, 131] {
+                let w = Matrix::random(&mut random, ty, rows, cols);
+                let x = Inputs::random(&mut random, tokens, cols);
+                let mut want = vec![0.0; rows * tokens];
+                for token in 0..tokens {
+                    let one = Inputs::of(x.x[token * cols..][..cols].to_vec(), 1);
+                    for (row, y) in matvec(&Kernels::SCALAR, &w.view(), &one).iter().enumerate() {
+                        want[row * tokens + token] = *y;
+                    }
+                }
+                for kernels in Kernels::available() {
+                    let what = format!("{} {ty:?} {rows}x{cols} {tokens}", kernels.name);
+                    assert_same(&matmul(&kernels, &w.view(), &x), &want, &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn extreme_codes_do_not_saturate() {
+    for ty in QUANTIZED {
+        for low in [false, true] {
+            for sign in [1.0, -1.0] {
+                let w = Matrix::extreme(ty, 5, 288, low);
+                let x = Inputs::of(vec![sign; 288 * 5], 5);
+                assert!(x.q.iter().all(|q| q.abs() == 127));
+                let want = matmul(&Kernels::SCALAR, &w.view(), &x);
+                for kernels in tables() {
+                    let what = format!("{} {ty:?} {low} {sign}", kernels.name);
+                    assert_same(&matmul(&kernels, &w.view(), &x), &want, &what);
+                    let one = Inputs::of(vec![sign; 288], 1);
+                    assert_same(&matvec(&kernels, &w.view(), &one), &vec![want[0]; 5], &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nan_reaches_the_output() {
+    let mut random = Random::new(14);
+    for ty in WeightType::ALL {
+        for kernels in Kernels::available() {
+            let mut w = Matrix::random(&mut random, ty, 18, 288);
+            let mut floats = random.floats(5 * 288);
+            w.poison(2, 8);
+            floats[3 * 288 + 100] = f32::NAN;
+            let x = Inputs::of(floats, 5);
+            for (i, y) in matmul(&kernels, &w.view(), &x).into_iter().enumerate() {
+                let poisoned = i / 5 == 2 || i % 5 == 3;
+                assert_eq!(y.is_nan(), poisoned, "{} {ty:?} {i}", kernels.name);
+            }
+            let one = Inputs::random(&mut random, 1, 288);
+            for (row, y) in matvec(&kernels, &w.view(), &one).into_iter().enumerate() {
+                assert_eq!(y.is_nan(), row == 2, "{} {ty:?} {row}", kernels.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn infinities_agree() {
+    let mut random = Random::new(15);
+    for ty in WeightType::ALL {
+        let w = Matrix::random(&mut random, ty, 9, 96);
+        let mut floats = random.floats(4 * 96);
+        floats[40] = f32::INFINITY;
+        floats[96] = f32::NEG_INFINITY;
+        floats[200] = 3e38;
+        let x = Inputs::of(floats, 4);
+        let want = matmul(&Kernels::SCALAR, &w.view(), &x);
+        for kernels in tables() {
+            let what = format!("{} {ty:?}", kernels.name);
+            assert_same(&matmul(&kernels, &w.view(), &x), &want, &what);
+        }
+    }
+}
+
+/// The products are near what the weights and inputs say in f64.
+#[test]
+fn products_are_products() {
+    let mut random = Random::new(16);
+    for ty in WeightType::ALL {
+        let w = Matrix::random(&mut random, ty, 1, 576);
+        let x = Inputs::random(&mut random, 1, 576);
+        let mut weights = vec![0.0; 576];
+        crate::dequantize_row(ty, 576, &w.codes, &w.scales, &mut weights);
+        let pairs = || {
+            weights
+                .iter()
+                .zip(&x.x)
+                .map(|(w, x)| f64::from(*w) * f64::from(*x))
+        };
+        let want: f64 = pairs().sum();
+        let size: f64 = pairs().map(f64::abs).sum();
+        let got = f64::from(matvec(&Kernels::SCALAR, &w.view(), &x)[0]);
+        assert!((got - want).abs() < 2e-3 * size, "{ty:?}: {got} {want}");
+    }
+}

@@ -1,0 +1,132 @@
+//! Rows of a source tensor to rows of an image.
+
+use tessera_kernels::{BLOCK, WeightType, quantize_row};
+
+use super::error::PackError;
+use super::moves::move_row;
+use crate::source::{Tensor, dequantize};
+
+/// Largest magnitude that rounds to a finite half float.
+const F16_MAX: f32 = 65520.0;
+
+/// One row of an image: codes, and scales.
+#[derive(Debug, Default, Clone)]
+pub struct Row {
+    /// Its codes.
+    pub codes: Vec<u8>,
+    /// Its scales; empty for the float types.
+    pub scales: Vec<u8>,
+}
+
+impl Row {
+    /// A row of zeros of type `ty`.
+    pub fn zeros(ty: WeightType, cols: usize) -> Self {
+        let mut row = Row::default();
+        row.resize(ty, cols);
+        quantize_row(ty, &vec![0.0; cols], &mut row.codes, &mut row.scales);
+        row
+    }
+
+    /// Makes room for `cols` weights of type `ty`; contents are undefined.
+    pub fn resize(&mut self, ty: WeightType, cols: usize) {
+        self.codes.resize(ty.code_bytes(cols), 0);
+        self.scales.resize(ty.scale_bytes(cols), 0);
+    }
+
+    /// Both runs of bytes.
+    pub fn parts(&self) -> (&[u8], &[u8]) {
+        (&self.codes, &self.scales)
+    }
+}
+
+/// Working memory of a conversion.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    /// Rows as stored.
+    pub stored: Vec<u8>,
+    /// One row as floats.
+    pub floats: Vec<f32>,
+    unpacked: Vec<u8>,
+}
+
+/// Refuses rows of `cols` weights that type `ty` cannot hold.
+///
+/// # Errors
+/// [`PackError::Width`].
+pub fn check_width(tensor: &Tensor<'_>, ty: WeightType, cols: usize) -> Result<(), PackError> {
+    if !ty.is_quantized() || cols.is_multiple_of(BLOCK) {
+        return Ok(());
+    }
+    Err(PackError::Width { tensor: tensor.name().to_owned(), cols, ty })
+}
+
+/// Refuses weights that type `ty` cannot hold; `row` is for the message.
+///
+/// # Errors
+/// [`PackError::NotFinite`] or [`PackError::TooLarge`].
+pub fn check_weights(
+    tensor: &Tensor<'_>,
+    row: usize,
+    ty: WeightType,
+    weights: &[f32],
+) -> Result<(), PackError> {
+    // A sum of magnitudes is finite only if each is; it is the quick way to see many at once.
+    let top = weights.iter().fold(0f32, |top, w| if w.abs() > top { w.abs() } else { top });
+    let finite = weights.iter().all(|w| w.is_finite());
+    let tensor = || tensor.name().to_owned();
+    if !finite {
+        return Err(PackError::NotFinite { tensor: tensor(), row });
+    }
+    if ty == WeightType::F16 && top >= F16_MAX {
+        return Err(PackError::TooLarge { tensor: tensor(), row });
+    }
+    Ok(())
+}
+
+/// Converts one stored row of `tensor`; `row` is its number, for messages.
+///
+/// # Errors
+/// If a weight is not finite, or too large for the type.
+pub fn convert_row(
+    tensor: &Tensor<'_>,
+    row: usize,
+    stored: &[u8],
+    ty: WeightType,
+    (floats, unpacked): (&mut Vec<f32>, &mut Vec<u8>),
+    codes: &mut [u8],
+    scales: &mut [u8],
+) -> Result<(), PackError> {
+    if move_row(tensor.ty, ty, stored, unpacked, codes, scales) {
+        return Ok(());
+    }
+    floats.resize(tensor.cols, 0.0);
+    dequantize(tensor.ty, stored, floats);
+    check_weights(tensor, row, ty, floats)?;
+    quantize_row(ty, floats, codes, scales);
+    Ok(())
+}
+
+/// Reads rows `start..start + count` of `tensor` and calls `put(index, codes, scales)` for each,
+/// where `row` is the working memory that holds them.
+///
+/// # Errors
+/// If they cannot be read or converted.
+pub fn convert_rows(
+    tensor: &Tensor<'_>,
+    (start, count): (usize, usize),
+    ty: WeightType,
+    scratch: &mut Scratch,
+    row: &mut Row,
+    mut put: impl FnMut(usize, &Row),
+) -> Result<(), PackError> {
+    tensor.read_rows(start, count, &mut scratch.stored)?;
+    row.resize(ty, tensor.cols);
+    let Scratch { stored, floats, unpacked } = scratch;
+    for (index, stored) in stored.chunks_exact(tensor.row_bytes()).enumerate() {
+        let memory = (&mut *floats, &mut *unpacked);
+        let (codes, scales) = (&mut row.codes[..], &mut row.scales[..]);
+        convert_row(tensor, start + index, stored, ty, memory, codes, scales)?;
+        put(index, row);
+    }
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! Shape and plan to bytes of every piece of memory, and their total.
+
+use tessera_kernels::{BLOCK, Kernels};
+
+use crate::arena::carved_bytes;
+use crate::chunk::Chunk;
+use crate::format::{PAGE_BYTES, VectorsLayout};
+use crate::limits::{EMBED_SLOTS_MAX, JOBS_MAX};
+use crate::shape::Shape;
+
+/// Choices that size memory besides the shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// Chunks of the image.
+    pub n_chunks: usize,
+    /// Bytes of weights that stay.
+    pub resident_bytes: usize,
+    /// Positions of the context.
+    pub seq_len: usize,
+    /// Tokens that one pass carries.
+    pub batch_tokens: usize,
+    /// Positions whose logits are kept at once.
+    pub logits_rows: usize,
+    /// Lanes.
+    pub lanes: usize,
+    /// Buffers of the weight stream, and bytes of each.
+    pub n_slots: usize,
+    /// Bytes of one buffer.
+    pub slot_bytes: usize,
+    /// Bytes of one embedding tile.
+    pub embed_bytes: usize,
+}
+
+/// Bytes of each piece of the region, in the order in which it is carved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Norms, biases, routers, rotary frequencies.
+    pub vectors_bytes: usize,
+    /// Table of chunks.
+    pub chunks_bytes: usize,
+    /// Weights that stay.
+    pub resident_bytes: usize,
+    /// Keys and values.
+    pub kv_bytes: usize,
+    /// Buffers of the weight stream and of embedding rows, whole pages.
+    pub io_bytes: usize,
+    /// Residual stream, projections, hidden neurons, logits.
+    pub activation_bytes: usize,
+    /// Working memory of each lane.
+    pub scratch_bytes: usize,
+}
+
+impl Budget {
+    /// The sum, plus what the region's alignment may cost. `None` if it does not fit a `usize`.
+    pub fn total_bytes(&self) -> Option<usize> {
+        self.parts().iter().try_fold(PAGE_BYTES, |sum, &(_, bytes)| sum.checked_add(bytes))
+    }
+
+    /// Names and bytes, in order.
+    pub fn parts(&self) -> [(&'static str, usize); 7] {
+        [
+            ("vectors", self.vectors_bytes),
+            ("chunk table", self.chunks_bytes),
+            ("resident weights", self.resident_bytes),
+            ("kv cache", self.kv_bytes),
+            ("i/o buffers", self.io_bytes),
+            ("activations", self.activation_bytes),
+            ("lane scratch", self.scratch_bytes),
+        ]
+    }
+
+    /// Where the i/o buffers stand in a region that begins at a page, for registering them.
+    pub fn io_range(&self) -> core::ops::Range<usize> {
+        let before = self.parts().iter().take(4).map(|&(_, bytes)| bytes).sum::<usize>();
+        let start = before.next_multiple_of(PAGE_BYTES);
+        start..start + self.io_bytes - PAGE_BYTES
+    }
+
+    /// Bytes of every piece.
+    pub fn new(shape: &Shape, sizes: &Sizes) -> Self {
+        let floats = |count: usize| carved_bytes(count.saturating_mul(4));
+        let kv_elements = Buffers::kv_elements(shape, sizes.seq_len);
+        let kv_element_bytes = if shape.kv_f32 { 4 } else { 2 };
+        let io_pages = sizes.n_slots * sizes.slot_bytes + EMBED_SLOTS_MAX * sizes.embed_bytes;
+        let b = Buffers::new(shape, sizes);
+        let quantized = |rows: usize, cols: usize| {
+            let blocks = rows * cols.div_ceil(BLOCK);
+            carved_bytes(rows * cols) + 2 * floats(blocks)
+        };
+        let gathered =
+            if shape.n_experts == 0 { 0 } else { floats(b.norm) + quantized(b.tokens, b.wide) };
+        Budget {
+            vectors_bytes: floats(VectorsLayout::new(shape).len()),
+            chunks_bytes: carved_bytes(sizes.n_chunks * size_of::<Chunk>()),
+            resident_bytes: carved_bytes(sizes.resident_bytes),
+            kv_bytes: 2 * carved_bytes(kv_elements.saturating_mul(kv_element_bytes)),
+            io_bytes: PAGE_BYTES + io_pages,
+            activation_bytes: floats(b.x)
+                + floats(b.norm)
+                + quantized(b.tokens, b.wide)
+                + floats(b.qkv)
+                + floats(b.q)
+                + 2 * floats(b.rope)
+                + floats(b.sum)
+                + 2 * floats(b.hidden)
+                + floats(b.partials)
+                + gathered
+                + floats(b.logits),
+            scratch_bytes: sizes.lanes * (floats(b.lane_floats) + carved_bytes(b.lane_bytes)),
+        }
+    }
+}
+
+/// Elements of every activation buffer: used to size the budget and to carve it.
+#[derive(Debug, Clone, Copy)]
+pub struct Buffers {
+    /// Tokens of a pass.
+    pub tokens: usize,
+    /// Widest product input.
+    pub wide: usize,
+    /// Residual stream (tokens, dim).
+    pub x: usize,
+    /// Product inputs as floats (tokens, wide).
+    pub norm: usize,
+    /// q, k and v (rows, tokens).
+    pub qkv: usize,
+    /// q after the rotary embedding (tokens, q_dim).
+    pub q: usize,
+    /// Cosines, and sines (tokens, head_dim / 2).
+    pub rope: usize,
+    /// Output of a product or of the feed-forward network (dim, tokens).
+    pub sum: usize,
+    /// Gate, and up, of the neurons of a run (neurons, tokens).
+    pub hidden: usize,
+    /// Partial sums of clusters (clusters, dim), or of a mixture's expert (dim, tokens).
+    pub partials: usize,
+    /// Logits (vocab_size, rows).
+    pub logits: usize,
+    /// Floats of a lane: scores of attention, partial sums of a strip.
+    pub lane_floats: usize,
+    /// Bytes of a lane: working memory of the kernels.
+    pub lane_bytes: usize,
+}
+
+/// Neurons whose hidden values are held at once when a pass carries several tokens, at least.
+const RUN_NEURONS_MIN: usize = 512;
+
+impl Buffers {
+    /// Elements of every buffer.
+    pub fn new(shape: &Shape, sizes: &Sizes) -> Self {
+        let tokens = sizes.batch_tokens;
+        let wide = shape.dim.max(shape.q_dim());
+        let run = Self::run_neurons(shape);
+        let strip = 64 * tokens;
+        Buffers {
+            tokens,
+            wide,
+            x: tokens * shape.dim,
+            norm: tokens * wide,
+            qkv: tokens * (shape.q_dim() + 2 * shape.kv_dim()),
+            q: tokens * shape.q_dim(),
+            rope: tokens * shape.head_dim / 2,
+            sum: tokens * shape.dim,
+            hidden: run * tokens,
+            partials: shape.dim * JOBS_MAX.max(2 * tokens),
+            logits: shape.vocab_size * sizes.logits_rows,
+            lane_floats: sizes.seq_len.max(strip).max(2 * shape.cluster_neurons),
+            lane_bytes: Kernels::scratch_bytes(wide, tokens),
+        }
+    }
+
+    /// Neurons of a run: whole clusters.
+    pub fn run_neurons(shape: &Shape) -> usize {
+        let run = RUN_NEURONS_MIN.next_multiple_of(shape.cluster_neurons);
+        run.min(shape.ffn_dim.next_multiple_of(shape.cluster_neurons))
+    }
+
+    /// Elements of the keys of all layers, and of the values.
+    pub fn kv_elements(shape: &Shape, seq_len: usize) -> usize {
+        shape.n_layers.saturating_mul(seq_len).saturating_mul(shape.kv_dim())
+    }
+}

@@ -1,0 +1,105 @@
+//! Chunks: runs of tiles or clusters that are read from flash in one piece.
+//!
+//! The chunks of an image, in file order, are the order of one token's way through the weights.
+//! Each is either resident or streamed (see `stream.rs`).
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::format::{Image, MatrixMap};
+
+/// Offset of a chunk that is not resident.
+const STREAMED: u64 = u64::MAX;
+/// Expert number of a chunk that every token needs.
+const EVERY_TOKEN: u32 = u32::MAX;
+
+/// One chunk of weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Chunk {
+    /// Where it begins in the image, in bytes; whole pages.
+    pub offset: u64,
+    /// Where it stands in the resident weights, or `u64::MAX`.
+    resident: u64,
+    /// Its size, whole pages.
+    pub bytes: u32,
+    /// Expert that it belongs to, or `u32::MAX`.
+    expert: u32,
+    /// Layer, `n_layers` for the lm_head.
+    pub layer: u32,
+    padding: u32,
+}
+
+impl Chunk {
+    /// Where the chunk stands in the resident weights, unless it is streamed.
+    pub fn resident(&self) -> Option<usize> {
+        (self.resident != STREAMED).then_some(self.resident as usize)
+    }
+
+    /// Makes the chunk resident at `at`.
+    pub fn set_resident(&mut self, at: usize) {
+        self.resident = at as u64;
+    }
+
+    /// Where the chunk ends in the image.
+    pub fn end(&self) -> u64 {
+        self.offset + self.bytes as u64
+    }
+
+    /// Expert that the chunk belongs to, in a mixture.
+    pub fn expert(&self) -> Option<usize> {
+        (self.expert != EVERY_TOKEN).then_some(self.expert as usize)
+    }
+}
+
+
+/// Calls `visit(chunk)` for each chunk of the image, in file order. Chunks hold at least one unit
+/// (tile or cluster) and as many more of their section as `target_bytes` allow.
+pub fn for_each_chunk(image: &Image<'_>, target_bytes: usize, mut visit: impl FnMut(Chunk)) {
+    let shape = *image.shape();
+    let mut open: Option<Chunk> = None;
+    let mut unit = |offset: u64, bytes: usize, layer: usize, expert: Option<usize>| {
+        let expert = expert.map_or(EVERY_TOKEN, |expert| expert as u32);
+        if let Some(chunk) = &mut open {
+            let joins = chunk.end() == offset
+                && (chunk.layer, chunk.expert) == (layer as u32, expert)
+                && chunk.bytes as usize + bytes <= target_bytes;
+            if joins {
+                chunk.bytes += bytes as u32;
+                return;
+            }
+            visit(*chunk);
+        }
+        let (layer, bytes) = (layer as u32, bytes as u32);
+        open = Some(Chunk { offset, resident: STREAMED, bytes, expert, layer, padding: 0 });
+    };
+    let matrix = |map: &MatrixMap, unit: &mut dyn FnMut(u64, usize)| {
+        for tile in 0..map.n_tiles() {
+            let (offset, bytes) = map.tile_place(tile);
+            unit(offset, bytes);
+        }
+    };
+    for layer in 0..shape.n_layers {
+        for map in image.attention(layer) {
+            matrix(&map, &mut |offset, bytes| unit(offset, bytes, layer, None));
+        }
+        for expert in 0..shape.n_ffns() {
+            let map = image.ffn(layer, expert);
+            let name = (shape.n_experts > 0).then_some(expert);
+            for cluster in 0..shape.n_clusters() {
+                let offset = map.bundle_offset(cluster * shape.cluster_neurons);
+                unit(offset, map.run_bytes(shape.cluster_len(cluster)), layer, name);
+            }
+        }
+    }
+    matrix(&image.lm_head(), &mut |offset, bytes| unit(offset, bytes, shape.n_layers, None));
+    if let Some(chunk) = open {
+        visit(chunk);
+    }
+}
+
+/// Index of the chunk that holds the byte at `offset`; `chunks` are in file order.
+pub fn chunk_at(chunks: &[Chunk], offset: u64) -> usize {
+    let after = chunks.partition_point(|chunk| chunk.offset <= offset);
+    assert!(after > 0 && offset < chunks[after - 1].end(), "no chunk holds byte {offset}");
+    after - 1
+}

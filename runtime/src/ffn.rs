@@ -1,0 +1,335 @@
+//! The second half of a layer: the gated feed-forward network, cluster by cluster.
+//!
+//! A cluster sums its neurons in index order, clusters are added in cluster order, whatever lane
+//! computed them and wherever their weights came from.
+
+use tessera_hal::{Clock, Cores, Flash};
+use tessera_kernels::{Activations, GROUP, Kernels, NeuronRows};
+
+use crate::budget::Buffers;
+use crate::format::{BundleParts, FfnMap};
+use crate::limits::{EXPERTS_MAX, EXPERTS_USED_MAX, JOBS_MAX};
+use crate::product::Machine;
+use crate::shape::Shape;
+use crate::weights::{Ready, Weights, WeightsError};
+use crate::work::{Lanes, Work};
+
+/// One feed-forward section and what it is run with.
+struct Section<'a, 'b, C, K> {
+    machine: &'a Machine<'a, C, K>,
+    lanes: &'a Lanes<'b>,
+    shape: &'a Shape,
+    map: FfnMap,
+}
+
+/// Feed-forward network of one layer: `work.inputs` (normed, quantised) -> `work.sum`
+/// (dim, tokens).
+pub fn ffn<'m, F: Flash<'m>, C: Cores, K: Clock>(
+    machine: &Machine<'_, C, K>,
+    weights: &mut Weights<'m, F>,
+    lanes: &Lanes<'_>,
+    router: &[f32],
+    work: &mut Work<'_>,
+    layer: usize,
+    tokens: usize,
+) -> Result<(), WeightsError> {
+    let shape = *weights.image.shape();
+    if shape.n_experts > 0 {
+        return mixture(machine, weights, lanes, router, work, layer, tokens);
+    }
+    let map = weights.image.ffn(layer, 0);
+    let section = Section { machine, lanes, shape: &shape, map };
+    let x = work.inputs.view(tokens, shape.dim);
+    let sum = &mut work.sum[..shape.dim * tokens];
+    section.run(weights, &x, work.gate, work.up, work.partials, sum)
+}
+
+/// The experts that one token uses, in ascending order, with their weights.
+type Chosen = heapless::Vec<(usize, f32), EXPERTS_USED_MAX>;
+
+/// Softmax over all experts, the best `n_experts_used` of them (the lowest index of equals).
+fn choose_experts(shape: &Shape, kernels: &Kernels, router: &[f32], x: &[f32]) -> Chosen {
+    let mut scores = [0.0f32; EXPERTS_MAX];
+    let scores = &mut scores[..shape.n_experts];
+    for (score, row) in scores.iter_mut().zip(router.chunks_exact(x.len())) {
+        *score = (kernels.dot)(row, x);
+    }
+    (kernels.softmax)(scores);
+    let mut chosen = Chosen::new();
+    while chosen.len() < shape.n_experts_used {
+        let mut best = None;
+        for (expert, &score) in scores.iter().enumerate() {
+            let taken = chosen.iter().any(|&(other, _)| other == expert);
+            if !taken && best.is_none_or(|(_, other)| score > other) {
+                best = Some((expert, score));
+            }
+        }
+        let _ = chosen.push(best.unwrap_or((0, f32::NAN)));
+    }
+    if shape.norm_topk_prob {
+        let sum = chosen.iter().fold(0.0, |sum, &(_, score)| sum + score);
+        chosen.iter_mut().for_each(|(_, score)| *score /= sum);
+    }
+    chosen.sort_unstable_by_key(|&(expert, _)| expert);
+    chosen
+}
+
+fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
+    machine: &Machine<'_, C, K>,
+    weights: &mut Weights<'m, F>,
+    lanes: &Lanes<'_>,
+    router: &[f32],
+    work: &mut Work<'_>,
+    layer: usize,
+    tokens: usize,
+) -> Result<(), WeightsError> {
+    let shape = *weights.image.shape();
+    let dim = shape.dim;
+    let choose = |work: &Work<'_>, t: usize| {
+        choose_experts(&shape, machine.kernels, router, &work.inputs.x[t * dim..][..dim])
+    };
+    let mut needed = [false; EXPERTS_MAX];
+    for t in 0..tokens {
+        choose(work, t).iter().for_each(|&(expert, _)| needed[expert] = true);
+    }
+    weights.stream.route(layer, (0..shape.n_experts).filter(|&expert| needed[expert]));
+    work.sum[..dim * tokens].fill(0.0);
+    for expert in (0..shape.n_experts).filter(|&expert| needed[expert]) {
+        let Some(mut gathered) = work.gathered.take() else { panic!("no buffer for experts") };
+        let mut count = 0;
+        for t in 0..tokens {
+            if choose(work, t).iter().any(|&(chosen, _)| chosen == expert) {
+                gathered.copy_row(count, &work.inputs, t, dim);
+                count += 1;
+            }
+        }
+        let map = weights.image.ffn(layer, expert);
+        let section = Section { machine, lanes, shape: &shape, map };
+        let (partials, out) = work.partials.split_at_mut(work.partials.len() - dim * count);
+        let x = gathered.view(count, dim);
+        section.run(weights, &x, work.gate, work.up, partials, out)?;
+        work.gathered = Some(gathered);
+        let mut index = 0;
+        for t in 0..tokens {
+            let chosen = choose(work, t);
+            let Some(&(_, share)) = chosen.iter().find(|&&(chosen, _)| chosen == expert) else {
+                continue;
+            };
+            let out = &work.partials[work.partials.len() - dim * count..];
+            for i in 0..dim {
+                work.sum[i * tokens + t] += share * out[i * count + index];
+            }
+            index += 1;
+        }
+    }
+    Ok(())
+}
+
+impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
+    /// `sum` (dim, tokens) = the whole section on `x` (tokens, dim).
+    fn run<'m, F: Flash<'m>>(
+        &self,
+        weights: &mut Weights<'m, F>,
+        x: &Activations<'_>,
+        gate: &mut [f32],
+        up: &mut [f32],
+        partials: &mut [f32],
+        sum: &mut [f32],
+    ) -> Result<(), WeightsError> {
+        sum.fill(0.0);
+        let tokens = x.tokens();
+        let per_run = match tokens {
+            1 => (partials.len() / self.shape.dim).min(JOBS_MAX),
+            _ => Buffers::run_neurons(self.shape) / self.shape.cluster_neurons,
+        };
+        let mut cluster = 0;
+        while cluster < self.shape.n_clusters() {
+            let end = self.ready_clusters(weights, cluster, per_run)?;
+            let ready = weights.ready();
+            if tokens == 1 {
+                self.one_token(&ready, cluster..end, x, partials, sum);
+            } else {
+                let first = cluster * self.shape.cluster_neurons;
+                let neurons = first..(end * self.shape.cluster_neurons).min(self.map.neurons);
+                let len = neurons.len() * tokens;
+                self.hidden(&ready, neurons, x, &mut gate[..len], &mut up[..len]);
+                self.down(&ready, cluster..end, tokens, &gate[..len], sum);
+            }
+            drop(ready);
+            let end_neuron = (end * self.shape.cluster_neurons).min(self.map.neurons);
+            weights.release_before(self.map.bundle_offset(end_neuron), self.machine.clock);
+            cluster = end;
+        }
+        Ok(())
+    }
+
+    /// Clusters from `first` on that are ready, at most `count`: where they end.
+    fn ready_clusters<'m, F: Flash<'m>>(
+        &self,
+        weights: &mut Weights<'m, F>,
+        first: usize,
+        count: usize,
+    ) -> Result<usize, WeightsError> {
+        let (cores, clock) = (self.machine.cores, self.machine.clock);
+        let offset = |cluster: usize| self.map.bundle_offset(cluster * self.shape.cluster_neurons);
+        let mut ready_to = weights.make_ready(offset(first), cores, clock)?;
+        let mut end = first;
+        while end < self.shape.n_clusters() && end - first < count {
+            if offset(end) >= ready_to {
+                match weights.ready_end(offset(end), cores, clock)? {
+                    Some(to) => ready_to = to,
+                    None => break,
+                }
+            }
+            let bytes = self.map.run_bytes(self.shape.cluster_len(end));
+            weights.count(offset(end), bytes as u64);
+            end += 1;
+        }
+        Ok(end)
+    }
+
+    /// One token: each lane takes whole clusters, their partial sums are added in order.
+    fn one_token(
+        &self,
+        ready: &Ready<'_>,
+        clusters: core::ops::Range<usize>,
+        x: &Activations<'_>,
+        partials: &mut [f32],
+        sum: &mut [f32],
+    ) {
+        let partials = &mut partials[..clusters.len() * self.shape.dim];
+        let mut jobs: heapless::Vec<(usize, &mut [f32]), JOBS_MAX> =
+            clusters.clone().zip(partials.chunks_exact_mut(self.shape.dim)).collect();
+        let lanes = self.lanes;
+        let (shape, kernels, map) = (self.shape, self.machine.kernels, self.map);
+        self.machine.cores.for_each(&mut jobs, &|lane, (cluster, partial)| {
+            let mut lane = lanes[lane].lock();
+            let lane = &mut *lane;
+            let (gate, up) = lane.floats.split_at_mut(shape.cluster_neurons);
+            let first = *cluster * shape.cluster_neurons;
+            let len = shape.cluster_len(*cluster);
+            let (gate, up) = (&mut gate[..len], &mut up[..len]);
+            let k = map.bundle.neurons;
+            for (index, start) in (0..len).step_by(k).enumerate() {
+                let parts = bundle_at(&map, ready, first + index * k);
+                (kernels.matvec)(&parts.gate, x, &mut gate[start..start + k]);
+                (kernels.matvec)(&parts.up, x, &mut up[start..start + k]);
+            }
+            (kernels.gated)(shape.activation, gate, up);
+            partial.fill(0.0);
+            for start in (0..len).step_by(GROUP) {
+                let mut rows = NeuronRows::new(map.bundle.down, shape.dim);
+                let mut alive: heapless::Vec<f32, GROUP> = heapless::Vec::new();
+                let group = &gate[start..start + GROUP];
+                push_alive(&map, ready, first + start, group, &mut rows, &mut alive);
+                (kernels.down_group)(&rows, &alive, partial, lane.bytes);
+            }
+        });
+        drop(jobs);
+        for partial in partials.chunks_exact(self.shape.dim) {
+            for (sum, partial) in sum.iter_mut().zip(partial) {
+                *sum += partial;
+            }
+        }
+    }
+
+    /// Several tokens, first half: hidden values of `neurons` (neurons, tokens), in `gate`.
+    fn hidden(
+        &self,
+        ready: &Ready<'_>,
+        neurons: core::ops::Range<usize>,
+        x: &Activations<'_>,
+        gate: &mut [f32],
+        up: &mut [f32],
+    ) {
+        let (k, tokens) = (self.map.bundle.neurons, x.tokens());
+        let per_job = (neurons.len() / k).div_ceil(JOBS_MAX) * k;
+        let chunk = per_job * tokens;
+        let mut jobs: heapless::Vec<_, JOBS_MAX> =
+            gate.chunks_mut(chunk).zip(up.chunks_mut(chunk)).enumerate().collect();
+        let (shape, kernels, lanes, map) =
+            (self.shape, self.machine.kernels, self.lanes, self.map);
+        self.machine.cores.for_each(&mut jobs, &|lane, (index, (gate, up))| {
+            let mut lane = lanes[lane].lock();
+            let first = neurons.start + *index * per_job;
+            let outs = gate.chunks_exact_mut(k * tokens).zip(up.chunks_exact_mut(k * tokens));
+            for (bundle, (gate, up)) in outs.enumerate() {
+                let parts = bundle_at(&map, ready, first + bundle * k);
+                (kernels.matmul)(&parts.gate, x, gate, lane.bytes);
+                (kernels.matmul)(&parts.up, x, up, lane.bytes);
+                (kernels.gated)(shape.activation, gate, up);
+            }
+        });
+    }
+
+    /// Several tokens, second half: adds the clusters' down sums to `sum` (dim, tokens), each lane
+    /// a strip of outputs.
+    fn down(
+        &self,
+        ready: &Ready<'_>,
+        clusters: core::ops::Range<usize>,
+        tokens: usize,
+        hidden: &[f32],
+        sum: &mut [f32],
+    ) {
+        const STRIP: usize = 64;
+        let (shape, kernels, lanes, map) =
+            (self.shape, self.machine.kernels, self.lanes, self.map);
+        let first_neuron = clusters.start * shape.cluster_neurons;
+        let mut strips = sum.chunks_mut(STRIP * tokens).enumerate().peekable();
+        while strips.peek().is_some() {
+            let mut jobs: heapless::Vec<_, JOBS_MAX> = strips.by_ref().take(JOBS_MAX).collect();
+            self.machine.cores.for_each(&mut jobs, &|lane, (strip, sum)| {
+                let mut lane = lanes[lane].lock();
+                let lane = &mut *lane;
+                let cols = *strip * STRIP..*strip * STRIP + sum.len() / tokens;
+                let partial = &mut lane.floats[..sum.len()];
+                for cluster in clusters.clone() {
+                    partial.fill(0.0);
+                    let first = cluster * shape.cluster_neurons;
+                    for start in (first..first + shape.cluster_len(cluster)).step_by(GROUP) {
+                        let mut rows = NeuronRows::new(map.bundle.down, shape.dim);
+                        for neuron in (start..start + GROUP).step_by(map.bundle.neurons) {
+                            rows.extend(&bundle_at(&map, ready, neuron).down);
+                        }
+                        let h = &hidden[(start - first_neuron) * tokens..][..GROUP * tokens];
+                        let cols = cols.clone();
+                        (kernels.down_group_many)(&rows, cols, tokens, h, partial, lane.bytes);
+                    }
+                    for (sum, partial) in sum.iter_mut().zip(partial.iter()) {
+                        *sum += partial;
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// The bundle whose first neuron is `neuron`.
+fn bundle_at<'r>(map: &FfnMap, ready: &'r Ready<'_>, neuron: usize) -> BundleParts<'r> {
+    map.bundle.view(ready.bytes(map.bundle_offset(neuron), map.bundle.bytes()))
+}
+
+/// Adds the neurons of one group whose hidden value is not zero.
+fn push_alive<'r>(
+    map: &FfnMap,
+    ready: &'r Ready<'_>,
+    first: usize,
+    hidden: &[f32],
+    rows: &mut NeuronRows<'r>,
+    alive: &mut heapless::Vec<f32, GROUP>,
+) {
+    let k = map.bundle.neurons;
+    for (index, hidden) in hidden.chunks_exact(k).enumerate() {
+        if hidden.iter().all(|&h| h == 0.0) {
+            continue;
+        }
+        let down = bundle_at(map, ready, first + index * k).down;
+        for (neuron, &h) in hidden.iter().enumerate() {
+            if h != 0.0 {
+                rows.push(down.codes(neuron), down.scales(neuron));
+                let _ = alive.push(h);
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Bundles: gate rows, up rows and down columns of neighbouring neurons, in two parts.
+
+use tessera_kernels::{Rows, WeightType};
+
+use super::field::{put_u32, u32_at};
+use super::PAGE_BYTES;
+
+/// Bytes at the end of the first part that hold the checksums of the rest and of the first part.
+const CRC_BYTES: usize = 8;
+
+/// Layout of a bundle of k neurons over a residual stream of `dim` elements.
+///
+/// First part, whole pages: gate codes (k rows), gate scales, up scales, down scales (k rows each),
+/// zeros, CRC-32C of the second part, CRC-32C of all that precedes in the first part. Second part,
+/// whole pages: up codes, down codes (k rows each), zeros. All three are rows over `dim`: a down
+/// column is stored as a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BundleLayout {
+    /// Width of the residual stream.
+    pub dim: usize,
+    /// Neurons of a bundle.
+    pub neurons: usize,
+    /// Type of the gate rows.
+    pub gate: WeightType,
+    /// Type of the up rows.
+    pub up: WeightType,
+    /// Type of the down columns.
+    pub down: WeightType,
+}
+
+/// The three matrices' rows of one bundle.
+#[derive(Debug, Clone, Copy)]
+pub struct BundleParts<'a> {
+    /// Gate rows (k, dim).
+    pub gate: Rows<'a>,
+    /// Up rows (k, dim).
+    pub up: Rows<'a>,
+    /// Down columns as rows (k, dim).
+    pub down: Rows<'a>,
+}
+
+/// Where each run of bytes begins.
+struct Places {
+    gate_scales: usize,
+    up_scales: usize,
+    down_scales: usize,
+    down_scales_end: usize,
+    up_codes: usize,
+    down_codes: usize,
+    down_codes_end: usize,
+}
+
+impl BundleLayout {
+    const fn places(&self) -> Places {
+        let (k, dim) = (self.neurons, self.dim);
+        let gate_scales = k * self.gate.code_bytes(dim);
+        let up_scales = gate_scales + k * self.gate.scale_bytes(dim);
+        let down_scales = up_scales + k * self.up.scale_bytes(dim);
+        let down_scales_end = down_scales + k * self.down.scale_bytes(dim);
+        let up_codes = (down_scales_end + CRC_BYTES).next_multiple_of(PAGE_BYTES);
+        let down_codes = up_codes + k * self.up.code_bytes(dim);
+        let down_codes_end = down_codes + k * self.down.code_bytes(dim);
+        Places {
+            gate_scales,
+            up_scales,
+            down_scales,
+            down_scales_end,
+            up_codes,
+            down_codes,
+            down_codes_end,
+        }
+    }
+
+    /// Bytes of the first part.
+    pub const fn first_bytes(&self) -> usize {
+        self.places().up_codes
+    }
+
+    /// Bytes of a bundle.
+    pub const fn bytes(&self) -> usize {
+        self.places().down_codes_end.next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Bytes of a bundle that are weights.
+    pub const fn weight_bytes(&self) -> usize {
+        let dim = self.dim;
+        let row = self.gate.row_bytes(dim) + self.up.row_bytes(dim) + self.down.row_bytes(dim);
+        self.neurons * row
+    }
+
+    /// The matrices' rows of a whole bundle.
+    pub fn view<'a>(&self, bundle: &'a [u8]) -> BundleParts<'a> {
+        let (k, dim, p) = (self.neurons, self.dim, self.places());
+        let rows = |ty, codes, scales| Rows::new(ty, k, dim, codes, scales);
+        BundleParts {
+            gate: rows(self.gate, &bundle[..p.gate_scales], &bundle[p.gate_scales..p.up_scales]),
+            up: rows(
+                self.up,
+                &bundle[p.up_codes..p.down_codes],
+                &bundle[p.up_scales..p.down_scales],
+            ),
+            down: rows(
+                self.down,
+                &bundle[p.down_codes..p.down_codes_end],
+                &bundle[p.down_scales..p.down_scales_end],
+            ),
+        }
+    }
+
+    /// Puts neuron `index`'s rows, codes and scales of each matrix, in their places.
+    pub fn put_neuron(&self, bundle: &mut [u8], index: usize, rows: [(&[u8], &[u8]); 3]) {
+        for (which, row) in rows.into_iter().enumerate() {
+            self.put_row(bundle, index, which, row);
+        }
+    }
+
+    /// Puts codes and scales of neuron `index`'s row of gate (`which` 0), up (1) or down (2).
+    pub fn put_row(
+        &self,
+        bundle: &mut [u8],
+        index: usize,
+        which: usize,
+        (codes, scales): (&[u8], &[u8]),
+    ) {
+        assert!(index < self.neurons, "neuron {index} of {}", self.neurons);
+        let p = self.places();
+        let ty = [self.gate, self.up, self.down][which];
+        let codes_at = [0, p.up_codes, p.down_codes][which];
+        let scales_at = [p.gate_scales, p.up_scales, p.down_scales][which];
+        let (code, scale) = (ty.code_bytes(self.dim), ty.scale_bytes(self.dim));
+        bundle[codes_at + index * code..][..code].copy_from_slice(codes);
+        bundle[scales_at + index * scale..][..scale].copy_from_slice(scales);
+    }
+
+    /// Writes the checksums of a finished bundle.
+    pub fn seal(&self, bundle: &mut [u8]) {
+        self.seal_with(bundle, tessera_kernels::Kernels::SCALAR.crc32c);
+    }
+
+    /// The same with the kernel `crc32c`; returns the first part's checksum, which covers all.
+    pub fn seal_with(&self, bundle: &mut [u8], crc32c: fn(u32, &[u8]) -> u32) -> u32 {
+        let (first, rest) = bundle.split_at_mut(self.first_bytes());
+        let at = first.len() - CRC_BYTES;
+        put_u32(first, at, crc32c(0, rest));
+        let crc = crc32c(0, &first[..at + 4]);
+        put_u32(first, at + 4, crc);
+        crc
+    }
+
+    /// True if both checksums of a bundle are right. `crc32c` is the kernel that computes them.
+    pub fn is_intact(&self, bundle: &[u8], crc32c: fn(u32, &[u8]) -> u32) -> bool {
+        let (first, rest) = bundle.split_at(self.first_bytes());
+        let at = first.len() - CRC_BYTES;
+        crc32c(0, &first[..at + 4]) == u32_at(first, at + 4)
+            && crc32c(0, rest) == u32_at(first, at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// PAPER: 4-bit bundles of a 4,096-wide model are two pages, the gate in the first (F1, F2).
+    #[test]
+    fn a_4bit_neuron_of_4096_is_two_pages() {
+        let ty = WeightType::Q4;
+        let layout = BundleLayout { dim: 4096, neurons: 1, gate: ty, up: ty, down: ty };
+        assert_eq!((layout.first_bytes(), layout.bytes()), (4096, 8192));
+    }
+
+    #[test]
+    fn every_part_reads_back_and_every_byte_is_checked() {
+        let (gate, up, down) = (WeightType::Q4O, WeightType::Q4, WeightType::Q8);
+        let layout = BundleLayout { dim: 64, neurons: 2, gate, up, down };
+        let mut bundle = [0u8; 8192];
+        assert_eq!(layout.bytes(), bundle.len());
+        for index in 0..2u8 {
+            layout.put_neuron(
+                &mut bundle,
+                index as usize,
+                [
+                    (&[1 + index; 32], &[11 + index; 8]),
+                    (&[3 + index; 32], &[13 + index; 4]),
+                    (&[5 + index; 64], &[15 + index; 4]),
+                ],
+            );
+        }
+        layout.seal(&mut bundle);
+        let parts = layout.view(&bundle);
+        for index in 0..2 {
+            let step = index as u8;
+            assert_eq!(parts.gate.codes(index), [1 + step; 32]);
+            assert_eq!(parts.up.scales(index), [13 + step; 4]);
+            assert_eq!(parts.down.codes(index), [5 + step; 64]);
+            assert_eq!(parts.down.scales(index), [15 + step; 4]);
+        }
+        let crc32c = tessera_kernels::Kernels::SCALAR.crc32c;
+        assert!(layout.is_intact(&bundle, crc32c));
+        for at in 0..bundle.len() {
+            bundle[at] ^= 1;
+            assert!(!layout.is_intact(&bundle, crc32c), "byte {at}");
+            bundle[at] ^= 1;
+        }
+    }
+}

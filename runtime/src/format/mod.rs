@@ -1,0 +1,32 @@
+//! The image on flash: defined once, written by the layout tool and read by the runtime.
+//!
+//! `docs/format.md` is the normative text. All numbers are little-endian. An image is a superblock
+//! of 16 KiB, a table of sections, and the sections. [`Image`] is a checked view of the first two;
+//! after [`Image::new_checked`] no accessor can fail.
+
+mod bundle;
+mod error;
+mod field;
+mod image;
+mod matrix;
+mod section;
+mod superblock;
+mod vectors;
+
+pub use bundle::{BundleLayout, BundleParts};
+pub use error::FormatError;
+pub use image::{Image, UnitId};
+pub use matrix::{FfnMap, MatrixMap, TileLayout, choose_tile_rows};
+pub use section::{ENTRY_BYTES, NO_INDEX, Section, SectionKind};
+pub use superblock::{SUPERBLOCK_BYTES, Superblock, VERSION};
+pub use vectors::VectorsLayout;
+
+/// Sections begin at multiples of this: every operating system's page size divides it.
+pub const SECTION_ALIGN_BYTES: u64 = 16384;
+/// Tiles, bundles and the matrices of one attention section begin at multiples of this.
+pub const PAGE_BYTES: usize = 4096;
+
+/// CRC-32C of `bytes`.
+pub(crate) fn checksum(bytes: &[u8]) -> u32 {
+    (tessera_kernels::Kernels::SCALAR.crc32c)(0, bytes)
+}

@@ -1,0 +1,46 @@
+//! Every limit, and the compile-time relations between them.
+
+use static_assertions::const_assert;
+
+/// Model width.
+pub const DIM_MAX: usize = 1 << 16;
+/// Feed-forward width of a layer (of an expert, in a mixture).
+pub const FFN_DIM_MAX: usize = 1 << 18;
+/// Transformer blocks.
+pub const LAYERS_MAX: usize = 1 << 10;
+/// Query heads, and so key-value heads.
+pub const HEADS_MAX: usize = 1 << 10;
+/// Width of one head.
+pub const HEAD_DIM_MAX: usize = 256;
+/// Tokens of the vocabulary.
+pub const VOCAB_MAX: usize = 1 << 21;
+/// Positions of a context.
+pub const SEQ_LEN_MAX: usize = 1 << 24;
+/// Experts of a layer.
+pub const EXPERTS_MAX: usize = 256;
+/// Experts that one token uses.
+pub const EXPERTS_USED_MAX: usize = 16;
+/// End tokens an image may name.
+pub const EOS_MAX: usize = 8;
+/// Entries of an image's section table.
+pub const SECTIONS_MAX: usize = 1 << 19;
+/// Largest tile or bundle, in bytes.
+pub const UNIT_BYTES_MAX: usize = 1 << 28;
+
+/// Lanes a session can use.
+pub const LANES_MAX: usize = 16;
+/// Pieces that one fork-join is cut into.
+pub const JOBS_MAX: usize = 32;
+/// Buffers of the weight stream.
+pub const SLOTS_MAX: usize = 32;
+/// Buffers for single embedding rows.
+pub const EMBED_SLOTS_MAX: usize = 8;
+/// Times that one read is tried before its error is reported.
+pub const READ_TRIES_MAX: u32 = 3;
+/// How long one read may take.
+pub const READ_DEADLINE_NS: u64 = 20_000_000_000;
+/// Tokens that one pass over the weights may carry.
+pub const BATCH_TOKENS_MAX: usize = 512;
+
+const_assert!(LANES_MAX <= JOBS_MAX);
+const_assert!(EXPERTS_USED_MAX <= EXPERTS_MAX);

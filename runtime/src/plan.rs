@@ -1,0 +1,222 @@
+//! What is decided before the first token: which chunks stay, how the others are streamed.
+
+use crate::arena::CARVE_BYTES;
+use crate::budget::{Budget, Sizes};
+use crate::chunk::{Chunk, for_each_chunk};
+use crate::format::Image;
+use crate::limits::{BATCH_TOKENS_MAX, LANES_MAX};
+
+/// What the caller asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlanOptions {
+    /// Bytes of the region.
+    pub memory_bytes: usize,
+    /// Positions of the context.
+    pub seq_len: usize,
+    /// Most tokens of one pass over the weights; less where memory is short.
+    pub batch_tokens: usize,
+    /// Positions whose logits are wanted at once.
+    pub logits_rows: usize,
+    /// Lanes.
+    pub lanes: usize,
+}
+
+/// How a model is run inside a budget. A pure function of image and options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Sizes of everything.
+    pub sizes: Sizes,
+    /// Bytes of everything.
+    pub budget: Budget,
+    /// Most bytes of a chunk, unless one unit is larger.
+    pub chunk_bytes: usize,
+    /// Weights that one token needs, in bytes (all experts of a mixture counted).
+    pub weight_bytes: u64,
+}
+
+/// Why there is no plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum PlanError {
+    /// The region is too small.
+    Memory {
+        /// Bytes offered.
+        have_bytes: usize,
+        /// The smallest number that would do.
+        need_bytes: usize,
+    },
+    /// A context longer than the model's.
+    Context {
+        /// Positions asked for.
+        have: usize,
+        /// Positions the model was trained for.
+        max: usize,
+    },
+    /// Lanes out of range.
+    Lanes {
+        /// Lanes asked for.
+        have: usize,
+        /// The most there can be.
+        max: usize,
+    },
+}
+
+impl core::fmt::Display for PlanError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            Self::Memory { have_bytes, need_bytes } => write!(
+                f,
+                "{have_bytes} bytes of memory are too few for this model and context, \
+                 {need_bytes} is the least"
+            ),
+            Self::Context { have, max } => {
+                write!(f, "a context of {have} positions was asked for, the model has 1 to {max}")
+            }
+            Self::Lanes { have, max } => write!(f, "{have} lanes were asked for, 1 to {max} can be"),
+        }
+    }
+}
+
+impl core::error::Error for PlanError {}
+
+/// Chunk sizes are chosen between these: large enough for the flash, small beside the budget.
+const CHUNK_BYTES_MIN: usize = 256 << 10;
+const CHUNK_BYTES_MAX: usize = 1 << 20;
+/// Buffers of the stream: reads in flight, one in use, one behind it.
+const STREAM_SLOTS: usize = 16;
+const STREAM_SLOTS_MIN: usize = 4;
+
+impl Plan {
+    /// Decides everything for `image`.
+    ///
+    /// # Errors
+    /// [`PlanError`]; a budget that is too small is answered with the smallest that would do.
+    pub fn new(image: &Image<'_>, options: PlanOptions) -> Result<Self, PlanError> {
+        let shape = image.shape();
+        if options.seq_len == 0 || options.seq_len > shape.seq_len {
+            return Err(PlanError::Context { have: options.seq_len, max: shape.seq_len });
+        }
+        if options.lanes == 0 || options.lanes > LANES_MAX {
+            return Err(PlanError::Lanes { have: options.lanes, max: LANES_MAX });
+        }
+        let batch_max = options.batch_tokens.clamp(1, BATCH_TOKENS_MAX).min(options.seq_len);
+        let logits_rows = options.logits_rows.max(1);
+        let scale = (options.memory_bytes / 64).next_power_of_two() / 2;
+        let chunk_bytes = scale.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
+        let draft = Draft::new(image, options, chunk_bytes);
+
+        let full = draft.plan(batch_max, logits_rows, STREAM_SLOTS_MIN, draft.weight_bytes);
+        if full.fits(options.memory_bytes) {
+            return Ok(full);
+        }
+        // Memory is short: a prompt's activations may take an eighth of it, the stream's buffers
+        // another, and what is left holds weights.
+        let eighth = options.memory_bytes / 8;
+        let n_slots = (eighth / draft.slot_bytes).clamp(STREAM_SLOTS_MIN, STREAM_SLOTS);
+        let least_bytes = draft.plan(1, logits_rows, n_slots, 0).total_bytes();
+        let mut batch = batch_max;
+        let empty = loop {
+            let empty = draft.plan(batch, logits_rows, n_slots, 0);
+            if batch == 1 || empty.total_bytes() - least_bytes <= eighth {
+                break empty;
+            }
+            batch /= 2;
+        };
+        if empty.fits(options.memory_bytes) {
+            let left = options.memory_bytes - empty.total_bytes();
+            let whole_left = (left / CARVE_BYTES * CARVE_BYTES) as u64;
+            return Ok(draft.plan(batch, logits_rows, n_slots, whole_left.min(draft.weight_bytes)));
+        }
+        let least = draft.plan(1, logits_rows, STREAM_SLOTS_MIN, 0);
+        let (have_bytes, need_bytes) = (options.memory_bytes, least.total_bytes());
+        Err(PlanError::Memory { have_bytes, need_bytes })
+    }
+
+    fn total_bytes(&self) -> usize {
+        self.budget.total_bytes().unwrap_or(usize::MAX)
+    }
+
+    fn fits(&self, memory_bytes: usize) -> bool {
+        self.total_bytes() <= memory_bytes
+    }
+
+    /// Writes the chunk table: chunks that stay are spread evenly over the image, so that reads
+    /// for the others go on while these are computed.
+    pub fn write_chunks(&self, image: &Image<'_>, chunks: &mut [Chunk]) {
+        let mut index = 0;
+        let mut spread = Spread::new(self.sizes.resident_bytes as u64, self.weight_bytes);
+        for_each_chunk(image, self.chunk_bytes, |mut chunk| {
+            if let Some(at) = spread.take(chunk.bytes as u64) {
+                chunk.set_resident(at as usize);
+            }
+            chunks[index] = chunk;
+            index += 1;
+        });
+        assert_eq!(index, self.sizes.n_chunks);
+    }
+}
+
+/// Chooses chunks that stay, evenly over the image, never more than the budget.
+struct Spread {
+    limit: u64,
+    total: u64,
+    seen: u64,
+    taken: u64,
+}
+
+impl Spread {
+    fn new(limit: u64, total: u64) -> Self {
+        Spread { limit, total, seen: 0, taken: 0 }
+    }
+
+    /// Where the next chunk stands among the resident ones, if it stays.
+    fn take(&mut self, bytes: u64) -> Option<u64> {
+        self.seen += bytes;
+        let due = (self.seen as u128 * self.limit as u128).div_ceil(self.total as u128) as u64;
+        let stays = self.taken + bytes <= due.min(self.limit);
+        stays.then(|| {
+            self.taken += bytes;
+            self.taken - bytes
+        })
+    }
+}
+
+/// What is known of the image before sizes are chosen.
+struct Draft<'a> {
+    image: &'a Image<'a>,
+    options: PlanOptions,
+    chunk_bytes: usize,
+    n_chunks: usize,
+    slot_bytes: usize,
+    weight_bytes: u64,
+}
+
+impl<'a> Draft<'a> {
+    fn new(image: &'a Image<'a>, options: PlanOptions, chunk_bytes: usize) -> Self {
+        let (mut n_chunks, mut slot_bytes, mut weight_bytes) = (0, 0, 0);
+        for_each_chunk(image, chunk_bytes, |chunk| {
+            n_chunks += 1;
+            slot_bytes = slot_bytes.max(chunk.bytes as usize);
+            weight_bytes += chunk.bytes as u64;
+        });
+        Draft { image, options, chunk_bytes, n_chunks, slot_bytes, weight_bytes }
+    }
+
+    fn plan(&self, batch: usize, logits_rows: usize, n_slots: usize, resident: u64) -> Plan {
+        let embedding = self.image.embedding();
+        let sizes = Sizes {
+            n_chunks: self.n_chunks,
+            resident_bytes: usize::try_from(resident).unwrap_or(usize::MAX),
+            seq_len: self.options.seq_len,
+            batch_tokens: batch,
+            logits_rows,
+            lanes: self.options.lanes,
+            n_slots,
+            slot_bytes: self.slot_bytes,
+            embed_bytes: embedding.tile.tile_bytes(embedding.tile.rows),
+        };
+        let budget = Budget::new(self.image.shape(), &sizes);
+        let (chunk_bytes, weight_bytes) = (self.chunk_bytes, self.weight_bytes);
+        Plan { sizes, budget, chunk_bytes, weight_bytes }
+    }
+}

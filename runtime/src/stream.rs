@@ -1,0 +1,465 @@
+//! The weight stream: a ring of buffers that flash fills in the order of use.
+//!
+//! Chunks that are not resident are read ahead, in file order and round and round, as far as there
+//! are free buffers; the consumer takes them in the same order. So the flash always has requests,
+//! whatever layer is being computed, and the next token's first chunks are read while the sampler
+//! runs.
+
+use tessera_hal::{Clock, Flash, IoError, PAGE_BYTES, PageIndex, Read};
+
+use crate::chunk::Chunk;
+use crate::limits::{
+    EMBED_SLOTS_MAX, EXPERTS_MAX, READ_DEADLINE_NS, READ_TRIES_MAX, SLOTS_MAX,
+};
+use crate::stats::Stats;
+
+/// Tags at and above this belong to side reads.
+const SIDE_TAG: u32 = 1 << 16;
+/// One wait on the device, so that a cancel flag and the deadline are looked at.
+const WAIT_NS: u64 = 50_000_000;
+
+/// Why weights did not arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum StreamError {
+    /// The device failed a read every time it was tried.
+    Device {
+        /// Byte of the image at which the read began.
+        offset: u64,
+        /// What the device said last.
+        error: IoError,
+    },
+    /// A read did not finish in time.
+    Deadline {
+        /// Byte of the image at which the read began.
+        offset: u64,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Idle,
+    Loading,
+    Arrived,
+    Checked,
+    Failed(IoError),
+}
+
+struct Slot<'m> {
+    /// `None` while the device has it.
+    buf: Option<&'m mut [u8]>,
+    state: State,
+    chunk: usize,
+    offset: u64,
+    bytes: usize,
+    tries: u32,
+    submitted_ns: u64,
+}
+
+impl<'m> Slot<'m> {
+    fn new(buf: &'m mut [u8]) -> Self {
+        let buf = Some(buf);
+        Slot { buf, state: State::Idle, chunk: 0, offset: 0, bytes: 0, tries: 0, submitted_ns: 0 }
+    }
+
+    fn filled(&self) -> &[u8] {
+        match &self.buf {
+            Some(buf) => &buf[..self.bytes],
+            None => panic!("chunk {} is still being read", self.chunk),
+        }
+    }
+}
+
+/// Which chunks the stream reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Select {
+    /// Those that will be resident, once: the start.
+    Resident,
+    /// Those that are not, round and round.
+    Streamed,
+}
+
+/// Which experts of which layer are needed, once the router has spoken.
+#[derive(Debug, Clone, Copy)]
+struct Routing {
+    pass: u64,
+    layer: u32,
+    experts: [u64; EXPERTS_MAX / 64],
+}
+
+/// See the module's text.
+pub struct Stream<'m, F> {
+    flash: F,
+    slots: heapless::Vec<Slot<'m>, SLOTS_MAX>,
+    side: heapless::Vec<Slot<'m>, EMBED_SLOTS_MAX>,
+    /// Sequence numbers of reads: oldest not released, end of those in use, end of those submitted.
+    head: u64,
+    held: u64,
+    tail: u64,
+    /// Chunk that is looked at next for reading, and the pass it will be used in.
+    next: usize,
+    next_pass: u64,
+    /// Pass of the consumer.
+    pass: u64,
+    select: Select,
+    /// False where all that is selected is resident: nothing to do.
+    any: bool,
+    routing: Option<Routing>,
+    /// Chunks of this layer number are not wanted (the lm_head's, in a pass without logits).
+    skipped_layer: Option<u32>,
+    /// Counters.
+    pub stats: Stats,
+}
+
+impl<'m, F: Flash<'m>> Stream<'m, F> {
+    /// A stream with the buffers `slots`, all of one size, and `side` for single rows.
+    pub fn new(
+        flash: F,
+        slots: heapless::Vec<&'m mut [u8], SLOTS_MAX>,
+        side: heapless::Vec<&'m mut [u8], EMBED_SLOTS_MAX>,
+    ) -> Self {
+        Stream {
+            flash,
+            slots: slots.into_iter().map(Slot::new).collect(),
+            side: side.into_iter().map(Slot::new).collect(),
+            head: 0,
+            held: 0,
+            tail: 0,
+            next: 0,
+            next_pass: 0,
+            pass: 0,
+            select: Select::Streamed,
+            any: false,
+            routing: None,
+            skipped_layer: None,
+            stats: Stats::default(),
+        }
+    }
+
+    fn slot_index(&self, sequence: u64) -> usize {
+        (sequence % self.slots.len() as u64) as usize
+    }
+
+    /// Tells which experts of `layer` are needed; chunks of other experts are passed over.
+    pub fn route(&mut self, layer: usize, experts: impl Iterator<Item = usize>) {
+        let (pass, layer) = (self.pass, layer as u32);
+        let mut routing = Routing { pass, layer, experts: [0; EXPERTS_MAX / 64] };
+        for expert in experts {
+            routing.experts[expert / 64] |= 1 << (expert % 64);
+        }
+        self.routing = Some(routing);
+    }
+
+    /// A new pass over the weights begins, in which chunks of `skipped_layer` are not wanted.
+    pub fn begin_pass(&mut self, skipped_layer: Option<usize>) {
+        self.pass += 1;
+        self.skipped_layer = skipped_layer.map(|layer| layer as u32);
+    }
+
+    /// True: read it. False: pass over it. `None`: not known before the router has spoken.
+    fn wants(&self, chunk: &Chunk) -> Option<bool> {
+        match self.select {
+            Select::Resident => Some(chunk.resident().is_some()),
+            Select::Streamed if chunk.resident().is_some() => Some(false),
+            Select::Streamed if self.skipped_layer == Some(chunk.layer) => Some(false),
+            Select::Streamed => {
+                let Some(expert) = chunk.expert() else { return Some(true) };
+                let here = (self.next_pass, chunk.layer);
+                let routing = self.routing.filter(|routing| (routing.pass, routing.layer) == here)?;
+                Some(routing.experts[expert / 64] >> (expert % 64) & 1 == 1)
+            }
+        }
+    }
+
+    /// Takes in finished reads and starts new ones as far as there are buffers.
+    pub fn pump(&mut self, chunks: &[Chunk], clock: &impl Clock) {
+        if !self.any {
+            return;
+        }
+        self.reap();
+        let mut started = false;
+        let mut passed = 0;
+        while self.tail - self.head < self.slots.len() as u64 && passed < chunks.len() {
+            if self.next == chunks.len() {
+                if self.select == Select::Resident {
+                    break;
+                }
+                self.next = 0;
+                self.next_pass += 1;
+            }
+            let chunk = &chunks[self.next];
+            let Some(wanted) = self.wants(chunk) else { break };
+            if wanted {
+                let index = self.slot_index(self.tail);
+                let slot = &mut self.slots[index];
+                slot.chunk = self.next;
+                slot.offset = chunk.offset;
+                slot.bytes = chunk.bytes as usize;
+                slot.tries = 0;
+                if !self.submit(index as u32, clock) {
+                    break;
+                }
+                self.tail += 1;
+                started = true;
+                passed = 0;
+            } else {
+                passed += 1;
+            }
+            self.next += 1;
+        }
+        if started {
+            self.flash.flush();
+        }
+    }
+
+    fn slot_mut(&mut self, tag: u32) -> &mut Slot<'m> {
+        match tag.checked_sub(SIDE_TAG) {
+            Some(side) => &mut self.side[side as usize],
+            None => &mut self.slots[tag as usize],
+        }
+    }
+
+    /// Starts the read that the slot describes; false if the device's queue is full.
+    fn submit(&mut self, tag: u32, clock: &impl Clock) -> bool {
+        let slot = self.slot_mut(tag);
+        let Some(buf) = slot.buf.take() else { panic!("the buffer of read {tag} is in use") };
+        let start = PageIndex((slot.offset / PAGE_BYTES) as u32);
+        let bytes = slot.bytes;
+        slot.state = State::Loading;
+        slot.tries += 1;
+        slot.submitted_ns = clock.now_ns();
+        let Err((error, read)) = self.flash.submit(Read { start, buf, bytes, tag }) else {
+            self.stats.reads += 1;
+            self.stats.bytes_read += bytes as u64;
+            return true;
+        };
+        let slot = self.slot_mut(tag);
+        slot.buf = Some(read.buf);
+        slot.state = if error == IoError::Busy { State::Idle } else { State::Failed(error) };
+        error != IoError::Busy
+    }
+
+    fn reap(&mut self) {
+        while let Some((read, result)) = self.flash.reap() {
+            let slot = self.slot_mut(read.tag);
+            slot.buf = Some(read.buf);
+            slot.state = match result {
+                Ok(()) => State::Arrived,
+                Err(error) => State::Failed(error),
+            };
+        }
+    }
+
+    /// Blocks until the slot's read has arrived, trying again what failed.
+    fn settle(&mut self, tag: u32, clock: &impl Clock) -> Result<(), StreamError> {
+        let begun_ns = clock.now_ns();
+        let result = loop {
+            self.reap();
+            let slot = self.slot_mut(tag);
+            let (offset, tries) = (slot.offset, slot.tries);
+            match slot.state {
+                State::Arrived | State::Checked => break Ok(()),
+                State::Failed(error) if tries >= READ_TRIES_MAX => {
+                    break Err(StreamError::Device { offset, error });
+                }
+                State::Failed(_) | State::Idle => {
+                    if tries > 0 {
+                        self.stats.retries += 1;
+                    }
+                    if self.submit(tag, clock) {
+                        self.flash.flush();
+                    } else {
+                        self.flash.wait(WAIT_NS);
+                    }
+                }
+                State::Loading => {
+                    if clock.now_ns().saturating_sub(slot.submitted_ns) > READ_DEADLINE_NS {
+                        break Err(StreamError::Deadline { offset });
+                    }
+                    self.flash.wait(WAIT_NS);
+                }
+            }
+        };
+        self.stats.stall_ns += clock.now_ns().saturating_sub(begun_ns);
+        result
+    }
+
+    /// Waits for `chunk`, which must come next among the chunks that are read, and holds it.
+    /// Chunks read before it that nobody asked for are dropped.
+    ///
+    /// # Errors
+    /// [`StreamError`]; the stream stays usable: the chunk can be asked for again.
+    pub fn acquire(
+        &mut self,
+        chunks: &[Chunk],
+        chunk: usize,
+        clock: &impl Clock,
+    ) -> Result<(), StreamError> {
+        loop {
+            self.pump(chunks, clock);
+            if self.held == self.tail {
+                // The reader waits for a router whose layer was passed over, or was misled.
+                (self.next, self.next_pass) = (chunk, self.pass);
+                self.pump(chunks, clock);
+            }
+            assert!(self.held < self.tail, "chunk {chunk} is not on its way");
+            let index = self.slot_index(self.held);
+            self.settle(index as u32, clock)?;
+            if self.slots[index].chunk == chunk {
+                self.held += 1;
+                return Ok(());
+            }
+            assert_eq!(self.held, self.head, "chunk {chunk} was asked for out of order");
+            self.slots[index].state = State::Idle;
+            self.head += 1;
+            self.held += 1;
+        }
+    }
+
+    /// Holds `chunk` too if it has arrived; never blocks.
+    pub fn acquire_if_ready(&mut self, chunk: usize) -> bool {
+        let index = self.slot_index(self.held);
+        let slot = &self.slots[index];
+        let ready = self.held < self.tail
+            && slot.chunk == chunk
+            && matches!(slot.state, State::Arrived | State::Checked);
+        self.held += ready as u64;
+        ready
+    }
+
+    /// Gives back the buffers of held chunks that end at or before byte `offset` of the image.
+    pub fn release_before(&mut self, offset: u64) {
+        while self.head < self.held {
+            let index = self.slot_index(self.head);
+            let slot = &mut self.slots[index];
+            if slot.offset + slot.bytes as u64 > offset {
+                break;
+            }
+            slot.state = State::Idle;
+            self.head += 1;
+        }
+    }
+
+    /// The bytes of a held chunk.
+    pub fn bytes(&self, chunk: usize) -> &[u8] {
+        let held = (self.head..self.held).map(|sequence| &self.slots[self.slot_index(sequence)]);
+        match held.into_iter().find(|slot| slot.chunk == chunk) {
+            Some(slot) => slot.filled(),
+            None => panic!("chunk {chunk} is not held"),
+        }
+    }
+
+    /// Every held chunk with its bytes.
+    pub fn held(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        (self.head..self.held).map(|sequence| {
+            let slot = &self.slots[self.slot_index(sequence)];
+            (slot.chunk, slot.filled())
+        })
+    }
+
+    /// True between acquiring a chunk and releasing it.
+    pub fn is_held(&self, chunk: usize) -> bool {
+        (self.head..self.held).any(|at| self.slots[self.slot_index(at)].chunk == chunk)
+    }
+
+    /// True once [`Stream::set_checked`] was called for a held chunk.
+    pub fn is_checked(&self, chunk: usize) -> bool {
+        (self.head..self.held)
+            .map(|sequence| &self.slots[self.slot_index(sequence)])
+            .any(|slot| slot.chunk == chunk && slot.state == State::Checked)
+    }
+
+    /// Marks a held chunk's checksums as verified.
+    pub fn set_checked(&mut self, chunk: usize) {
+        for sequence in self.head..self.held {
+            let index = self.slot_index(sequence);
+            if self.slots[index].chunk == chunk {
+                self.slots[index].state = State::Checked;
+            }
+        }
+    }
+
+    /// Reads a held chunk again, whose checksum was wrong. False once it was tried often enough.
+    pub fn read_again(&mut self, chunk: usize, clock: &impl Clock) -> Result<bool, StreamError> {
+        for sequence in self.head..self.held {
+            let index = self.slot_index(sequence);
+            if self.slots[index].chunk != chunk {
+                continue;
+            }
+            if self.slots[index].tries >= READ_TRIES_MAX {
+                return Ok(false);
+            }
+            self.slots[index].state = State::Idle;
+            self.settle(index as u32, clock)?;
+        }
+        Ok(true)
+    }
+
+    /// Drops everything read ahead and goes on with `chunk`. Waits for what is in flight.
+    pub fn seek(
+        &mut self,
+        select: Select,
+        chunks: &[Chunk],
+        chunk: usize,
+        clock: &impl Clock,
+    ) -> Result<(), StreamError> {
+        let begun_ns = clock.now_ns();
+        loop {
+            self.reap();
+            let loading = self.slots.iter().find(|slot| slot.state == State::Loading);
+            let Some(offset) = loading.map(|slot| slot.offset) else { break };
+            if clock.now_ns().saturating_sub(begun_ns) > READ_DEADLINE_NS {
+                return Err(StreamError::Deadline { offset });
+            }
+            self.flash.wait(WAIT_NS);
+        }
+        for slot in &mut self.slots {
+            slot.state = State::Idle;
+        }
+        (self.head, self.held, self.tail) = (0, 0, 0);
+        (self.select, self.next, self.routing) = (select, chunk, None);
+        self.next_pass = self.pass;
+        let resident = select == Select::Resident;
+        self.any = chunks.iter().any(|chunk| chunk.resident().is_some() == resident);
+        Ok(())
+    }
+
+    /// True if some weights are read for every token.
+    pub fn is_streaming(&self) -> bool {
+        self.select == Select::Streamed && self.any
+    }
+
+    /// Number of side reads that can be in flight.
+    pub fn side_slots(&self) -> usize {
+        self.side.len()
+    }
+
+    /// Bytes of the largest side read.
+    pub fn side_bytes(&self) -> usize {
+        self.side.first().map_or(0, |slot| slot.buf.as_ref().map_or(0, |buf| buf.len()))
+    }
+
+    /// Starts a side read of whole pages into side slot `index`.
+    pub fn side_start(&mut self, index: usize, offset: u64, bytes: usize, clock: &impl Clock) {
+        let slot = &mut self.side[index];
+        (slot.offset, slot.bytes, slot.tries, slot.state) = (offset, bytes, 0, State::Idle);
+        if self.submit(SIDE_TAG + index as u32, clock) {
+            self.flash.flush();
+        }
+    }
+
+    /// Waits for side read `index` and gives its bytes. `again` reads anew what had arrived.
+    pub fn side_wait(
+        &mut self,
+        index: usize,
+        again: bool,
+        clock: &impl Clock,
+    ) -> Result<&[u8], StreamError> {
+        let slot = &mut self.side[index];
+        if again && slot.state == State::Arrived {
+            slot.state = State::Idle;
+        }
+        self.settle(SIDE_TAG + index as u32, clock)?;
+        Ok(self.side[index].filled())
+    }
+}
