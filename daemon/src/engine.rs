@@ -70,20 +70,32 @@ impl OpenImage {
     pub fn open(path: &Path) -> Result<Self> {
         let name = path.display();
         let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
-        let file_bytes = file.metadata().with_context(|| format!("cannot examine {name}"))?.len();
+        let file_bytes = file
+            .metadata()
+            .with_context(|| format!("cannot examine {name}"))?
+            .len();
         let mut head = vec![0; (SUPERBLOCK_BYTES as u64).min(file_bytes) as usize];
-        file.read_exact_at(&mut head, 0).with_context(|| format!("cannot read {name}"))?;
-        let head_bytes = Image::head_bytes(&head, file_bytes).map_err(|e| anyhow!("{name}: {e}"))?;
+        file.read_exact_at(&mut head, 0)
+            .with_context(|| format!("cannot read {name}"))?;
+        let head_bytes =
+            Image::head_bytes(&head, file_bytes).map_err(|e| anyhow!("{name}: {e}"))?;
         head.resize(head_bytes as usize, 0);
-        file.read_exact_at(&mut head, 0).with_context(|| format!("cannot read {name}"))?;
+        file.read_exact_at(&mut head, 0)
+            .with_context(|| format!("cannot read {name}"))?;
         let head: &'static [u8] = head.leak();
         let image = Image::new_checked(head, file_bytes).map_err(|e| anyhow!("{name}: {e}"))?;
-        Ok(OpenImage { path: path.to_owned(), image, file })
+        Ok(OpenImage {
+            path: path.to_owned(),
+            image,
+            file,
+        })
     }
 
     /// The contents of a section of bytes, checked, if the image has it.
     pub fn blob(&self, kind: SectionKind) -> Result<Option<Vec<u8>>> {
-        let Some(section) = self.image.find(kind) else { return Ok(None) };
+        let Some(section) = self.image.find(kind) else {
+            return Ok(None);
+        };
         let name = self.path.display();
         let bytes = usize::try_from(section.data_bytes)?;
         let mut data = vec![0; bytes];
@@ -108,10 +120,7 @@ pub struct EngineReport {
 }
 
 /// Plans, maps the region, opens the devices; [`Session::load`] is left to the caller.
-pub fn start(
-    model: &OpenImage,
-    options: &EngineOptions,
-) -> Result<(LinuxSession, EngineReport)> {
+pub fn start(model: &OpenImage, options: &EngineOptions) -> Result<(LinuxSession, EngineReport)> {
     let kernels = choose_kernels(options.kernels.as_deref())?;
     let (cores, lanes) = Lanes::new(&LaneOptions {
         lanes: options.lanes.unwrap_or(0).min(LANES_MAX),
@@ -119,24 +128,43 @@ pub fn start(
         ..LaneOptions::default()
     });
     let plan = make_plan(model, options, tessera_hal::Cores::lanes(&cores))?;
-    let total_bytes = plan.budget.total_bytes().context("the plan's memory overflows")?;
+    let total_bytes = plan
+        .budget
+        .total_bytes()
+        .context("the plan's memory overflows")?;
     let mut region = Region::new(total_bytes)
         .map_err(|error| anyhow!("no region of {total_bytes} bytes: {error}"))?;
     region.advise_huge_pages();
     let region = region.into_static();
     let (flash, io) = open(&model.path, &open_options(options.io, region, &plan))
         .map_err(|error| anyhow!("cannot open {}: {error}", model.path.display()))?;
-    let report = EngineReport { io, lanes, kernels: kernels.name };
-    let session =
-        Session::new(model.image, plan, region, flash, cores, MonotonicClock, kernels)?;
+    let report = EngineReport {
+        io,
+        lanes,
+        kernels: kernels.name,
+    };
+    let session = Session::new(
+        model.image,
+        plan,
+        region,
+        flash,
+        cores,
+        MonotonicClock,
+        kernels,
+    )?;
     Ok((session, report))
 }
 
 fn choose_kernels(name: Option<&str>) -> Result<Kernels> {
-    let Some(name) = name else { return Ok(Kernels::best()) };
+    let Some(name) = name else {
+        return Ok(Kernels::best());
+    };
     Kernels::by_name(name).with_context(|| {
         let names: Vec<&str> = Kernels::available().map(|kernels| kernels.name).collect();
-        format!("this CPU has no kernels {name:?}, it has {}", names.join(", "))
+        format!(
+            "this CPU has no kernels {name:?}, it has {}",
+            names.join(", ")
+        )
     })
 }
 
@@ -148,7 +176,12 @@ fn open_options(io: Io, region: &[u8], plan: &Plan) -> OpenOptions {
         Io::Buffered => (Choice::Never, Choice::Never),
     };
     let fixed = Some(FixedRange::of(&region[plan.budget.io_range()]));
-    OpenOptions { uring, direct, fixed, ..OpenOptions::default() }
+    OpenOptions {
+        uring,
+        direct,
+        fixed,
+        ..OpenOptions::default()
+    }
 }
 
 /// The plan that `start` would use.
@@ -156,7 +189,9 @@ pub fn make_plan(model: &OpenImage, options: &EngineOptions, lanes: usize) -> Re
     let shape = model.image.shape();
     let wanted = PlanOptions {
         memory_bytes: usize::MAX,
-        seq_len: options.context.unwrap_or(shape.seq_len.min(CONTEXT_DEFAULT)),
+        seq_len: options
+            .context
+            .unwrap_or(shape.seq_len.min(CONTEXT_DEFAULT)),
         batch_tokens: options.batch_tokens.unwrap_or(BATCH_TOKENS_MAX),
         logits_rows: options.logits_rows,
         lanes,
@@ -165,7 +200,13 @@ pub fn make_plan(model: &OpenImage, options: &EngineOptions, lanes: usize) -> Re
         Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
         None => available_bytes().saturating_sub(SPARE_BYTES) as usize,
     };
-    Ok(Plan::new(&model.image, PlanOptions { memory_bytes, ..wanted })?)
+    Ok(Plan::new(
+        &model.image,
+        PlanOptions {
+            memory_bytes,
+            ..wanted
+        },
+    )?)
 }
 
 /// Bytes that this process could still get: free in the system, and left by its memory cgroup.

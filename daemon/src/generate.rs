@@ -1,9 +1,9 @@
 //! The loop that turns a prompt into a continuation.
 
 use anyhow::{Result, bail};
+use tessera_runtime::SessionError;
 use tessera_runtime::digest::Digest;
 use tessera_runtime::sampler::{Bias, Candidate, Sampler, SamplerOptions};
-use tessera_runtime::SessionError;
 
 use crate::engine::LinuxSession;
 use crate::metrics::Recorder;
@@ -41,6 +41,7 @@ pub struct Generator {
     biases: Vec<Bias>,
     scratch: Vec<Candidate>,
     end_ids: Vec<u32>,
+    turns: u64,
     /// Tokens of the context.
     pub history: Vec<u32>,
     /// Tokens of the last continuation, the end token not among them.
@@ -60,24 +61,8 @@ impl Generator {
             history: Vec::with_capacity(seq_len),
             output: Vec::with_capacity(seq_len),
             digest: Digest::default(),
+            turns: 0,
             args: args.clone(),
-        }
-    }
-
-    fn options(&self) -> SamplerOptions<'_> {
-        let args = &self.args;
-        SamplerOptions {
-            logit_biases: &self.biases,
-            penalty_last_count: args.repeat_last,
-            repetition_penalty: args.repeat_penalty,
-            frequency_penalty: args.frequency_penalty,
-            presence_penalty: args.presence_penalty,
-            top_k: args.top_k,
-            typical_p: args.typical,
-            top_p: args.top_p,
-            min_p: args.min_p,
-            temperature: args.temp,
-            seed: args.seed,
         }
     }
 
@@ -93,54 +78,51 @@ impl Generator {
         recorder: &mut Recorder,
         emit: &mut dyn FnMut(&str) -> Result<()>,
     ) -> Result<Finish> {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let mut output = std::mem::take(&mut self.output);
-        let mut history = std::mem::take(&mut self.history);
-        let mut digest = self.digest;
-        output.clear();
+        let options = sampler_options(&self.args, &self.biases, self.turns);
+        let mut sampler = Sampler::new(options, &mut self.scratch)?;
         let mut stream = TextStream::new(&self.args.stop)?;
-        let finish = {
-            let mut sampler = Sampler::new(self.options(), &mut scratch)?;
-            history.extend(prompt);
-            let begun_ns = session.now_ns();
-            digest.add(session.append(prompt)?);
-            recorder.prefills.push((prompt.len(), session.now_ns() - begun_ns));
-            loop {
-                if output.len() == self.args.max_tokens {
-                    break Finish::MaxTokens;
-                }
-                let token = sampler.sample(session.logits(), &history)?;
-                if self.end_ids.contains(&token) {
-                    break Finish::EndToken;
-                }
-                output.push(token);
-                history.push(token);
-                if let Some(bytes) = bytes
-                    && !bytes.is_control(token)
-                {
-                    let piece = stream.push(bytes.bytes(token));
-                    emit(piece.text)?;
-                    if piece.stopped {
-                        break Finish::StopString;
-                    }
-                }
-                if output.len() == self.args.max_tokens {
-                    break Finish::MaxTokens;
-                }
+        let (output, history, digest) = (&mut self.output, &mut self.history, &mut self.digest);
+        self.turns += 1;
+        output.clear();
+
+        let begun_ns = session.now_ns();
+        digest.add(session.append(prompt)?);
+        history.extend(prompt);
+        recorder
+            .prefills
+            .push((prompt.len(), session.now_ns() - begun_ns));
+        let finish = loop {
+            if output.len() == self.args.max_tokens {
+                break Finish::MaxTokens;
+            }
+            if !output.is_empty() {
                 if session.pos() == session.seq_len() {
                     break Finish::ContextFull;
                 }
                 let (begun_ns, before) = (session.now_ns(), session.stats());
-                digest.add(session.append(&[token])?);
+                digest.add(session.append(&output[output.len() - 1..])?);
                 let ns = session.now_ns() - begun_ns;
                 recorder.token(ns, session.stats().since(&before));
+            }
+            let token = sampler.sample(session.logits(), history)?;
+            if self.end_ids.contains(&token) {
+                break Finish::EndToken;
+            }
+            output.push(token);
+            history.push(token);
+            if let Some(bytes) = bytes
+                && !bytes.is_control(token)
+            {
+                let piece = stream.push(bytes.bytes(token));
+                emit(piece.text)?;
+                if piece.stopped {
+                    break Finish::StopString;
+                }
             }
         };
         if finish != Finish::StopString {
             emit(stream.finish().text)?;
         }
-        (self.scratch, self.output, self.history) = (scratch, output, history);
-        self.digest = digest;
         Ok(finish)
     }
 
@@ -151,12 +133,35 @@ impl Generator {
     }
 }
 
+/// The options of one continuation; each later one draws from a seed of its own.
+fn sampler_options<'a>(args: &GenerateArgs, biases: &'a [Bias], turn: u64) -> SamplerOptions<'a> {
+    SamplerOptions {
+        logit_biases: biases,
+        penalty_last_count: args.repeat_last,
+        repetition_penalty: args.repeat_penalty,
+        frequency_penalty: args.frequency_penalty,
+        presence_penalty: args.presence_penalty,
+        top_k: args.top_k,
+        typical_p: args.typical,
+        top_p: args.top_p,
+        min_p: args.min_p,
+        temperature: args.temp,
+        seed: args.seed.wrapping_add(turn),
+    }
+}
+
 /// A plain sentence for a prompt that is longer than the context.
 pub fn check_fits(session: &LinuxSession, prompt: &[u32]) -> Result<()> {
     let need = session.pos() + prompt.len();
     if need > session.seq_len() {
-        let error = SessionError::ContextLengthExceeded { need, max: session.seq_len() };
-        bail!("{error} (--ctx gives more, up to {})", session.image().shape().seq_len);
+        let error = SessionError::ContextLengthExceeded {
+            need,
+            max: session.seq_len(),
+        };
+        bail!(
+            "{error} (--ctx gives more, up to {})",
+            session.image().shape().seq_len
+        );
     }
     Ok(())
 }

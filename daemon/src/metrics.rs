@@ -34,7 +34,8 @@ impl Recorder {
     pub fn token(&mut self, ns: u64, counted: Stats) {
         self.token_ns.push(ns);
         let used = counted.hit_bytes + counted.miss_bytes;
-        self.miss_rates.push(counted.miss_bytes as f64 / used.max(1) as f64);
+        self.miss_rates
+            .push(counted.miss_bytes as f64 / used.max(1) as f64);
         let sum = &mut self.decode;
         sum.bytes_read += counted.bytes_read;
         sum.reads += counted.reads;
@@ -143,14 +144,27 @@ impl Metrics {
             ),
             (
                 "read per token",
-                self.bytes_read_per_token.map_or("not measured".into(), |b| mib(b as u64)),
+                self.bytes_read_per_token
+                    .map_or("not measured".into(), |b| mib(b as u64)),
             ),
-            ("waited for flash", number(self.stall_ms_per_token, 2, "ms per token")),
-            ("weights found in memory", number(self.hit_rate.map(|rate| rate * 100.0), 1, "%")),
-            ("resident set, peak", self.resident_bytes_peak.map_or("unknown".into(), mib)),
+            (
+                "waited for flash",
+                number(self.stall_ms_per_token, 2, "ms per token"),
+            ),
+            (
+                "weights found in memory",
+                number(self.hit_rate.map(|rate| rate * 100.0), 1, "%"),
+            ),
+            (
+                "resident set, peak",
+                self.resident_bytes_peak.map_or("unknown".into(), mib),
+            ),
             ("budget used", mib(self.budget_bytes)),
             ("i/o path", self.io_path.to_owned()),
-            ("kernels, lanes", format!("{}, {}", self.kernels, self.lanes)),
+            (
+                "kernels, lanes",
+                format!("{}, {}", self.kernels, self.lanes),
+            ),
         ];
         for (name, value) in rows {
             eprintln!("  {name:<24} {value}");

@@ -76,7 +76,8 @@ impl EngineArgs {
 fn parse_tokens(text: &str) -> Result<Tokens, String> {
     let ids = text.split(',').map(|id| {
         let id = id.trim();
-        id.parse::<u32>().map_err(|_| format!("{id:?} is no token id"))
+        id.parse::<u32>()
+            .map_err(|_| format!("{id:?} is no token id"))
     });
     Ok(Tokens(ids.collect::<Result<_, _>>()?))
 }
@@ -185,8 +186,14 @@ impl Default for GenerateArgs {
 
 fn parse_bias(text: &str) -> Result<(u32, f32), String> {
     let (id, bias) = text.split_once('=').ok_or("expected ID=BIAS")?;
-    let id = id.trim().parse().map_err(|_| format!("{id:?} is no token id"))?;
-    let bias = bias.trim().parse().map_err(|_| format!("{bias:?} is no number"))?;
+    let id = id
+        .trim()
+        .parse()
+        .map_err(|_| format!("{id:?} is no token id"))?;
+    let bias = bias
+        .trim()
+        .parse()
+        .map_err(|_| format!("{bias:?} is no number"))?;
     Ok((id, bias))
 }
 

@@ -17,7 +17,9 @@ pub struct Vocabulary {
 impl Vocabulary {
     /// The image's vocabulary, if it has a tokenizer.
     pub fn of(model: &OpenImage) -> Result<Option<Self>> {
-        let Some(json) = model.blob(SectionKind::Tokenizer)? else { return Ok(None) };
+        let Some(json) = model.blob(SectionKind::Tokenizer)? else {
+            return Ok(None);
+        };
         let superblock = model.image.superblock();
         let tokenizer = Tokenizer::from_json(&json)
             .map_err(|error| anyhow!("the tokenizer of {}: {error}", model.path.display()))?
@@ -32,14 +34,21 @@ impl Vocabulary {
     /// An image without a tokenizer; `what` says for what it is needed.
     pub fn required(model: &OpenImage, what: &str) -> Result<Self> {
         Self::of(model)?.with_context(|| {
-            format!("{} has no tokenizer, which {what} needs", model.path.display())
+            format!(
+                "{} has no tokenizer, which {what} needs",
+                model.path.display()
+            )
         })
     }
 
     /// The tokens that end a text: those the image names, and those whose names say so.
     pub fn end_ids(model: &OpenImage, vocabulary: Option<&Vocabulary>) -> Vec<u32> {
         let mut ids = model.image.superblock().eos_tokens().to_vec();
-        ids.extend(vocabulary.iter().flat_map(|vocabulary| vocabulary.tokenizer.end_ids()));
+        ids.extend(
+            vocabulary
+                .iter()
+                .flat_map(|vocabulary| vocabulary.tokenizer.end_ids()),
+        );
         ids.sort_unstable();
         ids.dedup();
         ids
@@ -47,7 +56,9 @@ impl Vocabulary {
 
     /// The image's chat template, if it has one.
     pub fn template(model: &OpenImage) -> Result<Option<String>> {
-        let Some(bytes) = model.blob(SectionKind::ChatTemplate)? else { return Ok(None) };
+        let Some(bytes) = model.blob(SectionKind::ChatTemplate)? else {
+            return Ok(None);
+        };
         let text = String::from_utf8(bytes)
             .map_err(|_| anyhow!("the chat template of {} is no UTF-8", model.path.display()))?;
         Ok(Some(text))

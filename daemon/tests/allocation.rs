@@ -47,7 +47,14 @@ fn no_token_allocates() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.image");
     for n_experts in [0, 4] {
-        std::fs::write(&path, tiny_image(&Recipe { n_experts, ..Recipe::default() })).unwrap();
+        std::fs::write(
+            &path,
+            tiny_image(&Recipe {
+                n_experts,
+                ..Recipe::default()
+            }),
+        )
+        .unwrap();
         let model = OpenImage::open(&path).unwrap();
         for io in [Io::Auto, Io::Pread, Io::Buffered] {
             let mut options = EngineOptions {
@@ -59,12 +66,19 @@ fn no_token_allocates() {
                 ..EngineOptions::default()
             };
             let error = make_plan(&model, &options, 2).unwrap_err().to_string();
-            let least = error.split(' ').filter_map(|word| word.parse::<u64>().ok()).max();
+            let least = error
+                .split(' ')
+                .filter_map(|word| word.parse::<u64>().ok())
+                .max();
             for memory in [least.unwrap(), 1 << 30] {
                 options.memory_bytes = Some(memory);
                 let (mut session, _) = start(&model, &options).unwrap();
                 session.load(&mut |_, _| {}).unwrap();
-                let generate = GenerateArgs { max_tokens: 40, temp: 0.8, ..Default::default() };
+                let generate = GenerateArgs {
+                    max_tokens: 40,
+                    temp: 0.8,
+                    ..Default::default()
+                };
                 let vocab_size = session.image().shape().vocab_size;
                 let mut generator = Generator::new(&generate, vocab_size, 96, Vec::new());
                 let mut recorder = Recorder::with_capacity(96);
@@ -82,5 +96,8 @@ fn no_token_allocates() {
             }
         }
     }
-    assert!(ALLOCATIONS.load(Ordering::Relaxed) > 100, "the counter counts");
+    assert!(
+        ALLOCATIONS.load(Ordering::Relaxed) > 100,
+        "the counter counts"
+    );
 }

@@ -18,7 +18,11 @@ const QUANTIZED_ERROR_MAX: f32 = 0.75;
 fn golden_folders() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/golden");
     let mut folders: Vec<PathBuf> = std::fs::read_dir(&root)
-        .map(|entries| entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
+        .map(|entries| {
+            entries
+                .filter_map(|entry| Some(entry.ok()?.path()))
+                .collect()
+        })
         .unwrap_or_default();
     folders.retain(|folder| folder.join("config.json").exists());
     folders.sort();
@@ -35,11 +39,21 @@ fn json(path: &Path) -> Value {
 }
 
 fn floats(value: &Value) -> Vec<f32> {
-    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect()
+    value
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|x| x.as_f64().unwrap() as f32)
+        .collect()
 }
 
 fn ids(value: &Value) -> Vec<u32> {
-    value.as_array().unwrap().iter().map(|x| x.as_u64().unwrap() as u32).collect()
+    value
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|x| x.as_u64().unwrap() as u32)
+        .collect()
 }
 
 /// A session over a freshly packed image.
@@ -73,7 +87,9 @@ fn best(logits: &[f32]) -> u32 {
 
 fn difference(have: &[f32], want: &[f32]) -> f32 {
     assert_eq!(have.len(), want.len());
-    have.iter().zip(want).fold(0.0, |max, (a, b)| max.max((a - b).abs()))
+    have.iter()
+        .zip(want)
+        .fold(0.0, |max, (a, b)| max.max((a - b).abs()))
 }
 
 fn largest(logits: &[f32]) -> f32 {
@@ -93,7 +109,10 @@ fn check_greedy(
     let mut token = best(session.append(prompt).unwrap());
     for (step, (&want, &gap)) in want.iter().zip(gaps).enumerate() {
         if token != want {
-            assert!(gap < gap_min, "{name}: step {step} gives {token}, not {want}, gap {gap}");
+            assert!(
+                gap < gap_min,
+                "{name}: step {step} gives {token}, not {want}, gap {gap}"
+            );
             return step;
         }
         token = best(session.append(&[token]).unwrap());
@@ -114,8 +133,15 @@ fn f32_images_of_every_folder_give_the_reference_logits() {
             let error_max = RELATIVE_ERROR_MAX * largest(&want);
             session.truncate(0);
             let error = difference(session.append(&tokens).unwrap(), &want);
-            println!("{name}, {} tokens: {error:e}, at most {error_max:e}", tokens.len());
-            assert!(error <= error_max, "{name}, {} tokens: {error:e}", tokens.len());
+            println!(
+                "{name}, {} tokens: {error:e}, at most {error_max:e}",
+                tokens.len()
+            );
+            assert!(
+                error <= error_max,
+                "{name}, {} tokens: {error:e}",
+                tokens.len()
+            );
             if let Some(all) = prompt.get("all_logits") {
                 session.truncate(0);
                 let mut rows = all.as_array().unwrap().iter().map(floats);
@@ -124,7 +150,10 @@ fn f32_images_of_every_folder_give_the_reference_logits() {
                         let have: Vec<f32> = logits.iter().collect();
                         let want = rows.next().unwrap();
                         let error = difference(&have, &want);
-                        assert!(error <= RELATIVE_ERROR_MAX * largest(&want), "{name}, {pos}");
+                        assert!(
+                            error <= RELATIVE_ERROR_MAX * largest(&want),
+                            "{name}, {pos}"
+                        );
                     })
                     .unwrap();
                 assert_eq!(rows.len(), 0);
@@ -140,7 +169,9 @@ fn f32_images_of_every_folder_give_the_reference_logits() {
 fn gguf_files_agree_with_the_reference_on_their_weights() {
     let place = tempfile::tempdir().unwrap();
     for folder in golden_folders() {
-        let Ok(text) = std::fs::read(folder.join("golden-gguf.json")) else { continue };
+        let Ok(text) = std::fs::read(folder.join("golden-gguf.json")) else {
+            continue;
+        };
         let gguf: Value = serde_json::from_slice(&text).unwrap();
         let golden = json(&folder.join("golden.json"));
         for (file, expected) in gguf["files"].as_object().unwrap() {
@@ -153,8 +184,15 @@ fn gguf_files_agree_with_the_reference_on_their_weights() {
                 let error_max = RELATIVE_ERROR_MAX * largest(&want);
                 exact.truncate(0);
                 let error = difference(exact.append(&tokens).unwrap(), &want);
-                println!("{name}, {} tokens: {error:e}, at most {error_max:e}", tokens.len());
-                assert!(error <= error_max, "{name}, {} tokens: {error:e}", tokens.len());
+                println!(
+                    "{name}, {} tokens: {error:e}, at most {error_max:e}",
+                    tokens.len()
+                );
+                assert!(
+                    error <= error_max,
+                    "{name}, {} tokens: {error:e}",
+                    tokens.len()
+                );
                 let reference = &expected["hf_dequantized"];
                 let (want, gaps) = (ids(&reference["greedy_ids"]), floats(&reference["gap"]));
                 check_greedy(&mut exact, &name, &tokens, &want, &gaps, error_max);
@@ -167,7 +205,9 @@ fn gguf_files_agree_with_the_reference_on_their_weights() {
 fn quantized_images_stay_near_the_reference() {
     let place = tempfile::tempdir().unwrap();
     for folder in golden_folders() {
-        let Ok(text) = std::fs::read(folder.join("golden-gguf.json")) else { continue };
+        let Ok(text) = std::fs::read(folder.join("golden-gguf.json")) else {
+            continue;
+        };
         let gguf: Value = serde_json::from_slice(&text).unwrap();
         let golden = json(&folder.join("golden.json"));
         for (file, expected) in gguf["files"].as_object().unwrap() {
@@ -186,8 +226,15 @@ fn quantized_images_stay_near_the_reference() {
                 let (want, gaps) = (ids(&reference["greedy_ids"]), floats(&reference["gap"]));
                 let max = 2.0 * QUANTIZED_ERROR_MAX;
                 let steps = check_greedy(&mut quantized, &name, &tokens, &want, &gaps, max);
-                println!("{name}, {} tokens: {error}, {steps} steps equal", tokens.len());
-                assert!(error <= QUANTIZED_ERROR_MAX, "{name}, {} tokens: {error}", tokens.len());
+                println!(
+                    "{name}, {} tokens: {error}, {steps} steps equal",
+                    tokens.len()
+                );
+                assert!(
+                    error <= QUANTIZED_ERROR_MAX,
+                    "{name}, {} tokens: {error}",
+                    tokens.len()
+                );
             }
         }
     }

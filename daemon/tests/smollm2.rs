@@ -14,7 +14,9 @@ use tessera::engine::{EngineOptions, Io, LinuxSession, OpenImage, start};
 const FILE_NAME: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
 fn shared(path: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(path);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../shared")
+        .join(path);
     if !path.exists() {
         eprintln!("not run: no {}", path.display());
     }
@@ -49,16 +51,24 @@ fn best(logits: &[f32]) -> u32 {
 
 /// Greedy tokens are the reference's, up to its first step with a gap below `gap_min`.
 fn check_greedy(weights: Weights, reference: &str, gap_min: f64) {
-    let (Some(image), Some(golden)) = (image(weights), shared("golden/smollm2/golden.json"))
-    else {
+    let (Some(image), Some(golden)) = (image(weights), shared("golden/smollm2/golden.json")) else {
         return;
     };
     let golden: Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
-    let options = EngineOptions { context: Some(256), logits_rows: 1, ..Default::default() };
+    let options = EngineOptions {
+        context: Some(256),
+        logits_rows: 1,
+        ..Default::default()
+    };
     let mut session = session(&image, &options);
     for prompt in golden["prompts"].as_array().unwrap() {
         let ids = |value: &Value| -> Vec<u32> {
-            value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+            value
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|id| id.as_u64().unwrap() as u32)
+                .collect()
         };
         session.truncate(0);
         let mut token = best(session.append(&ids(&prompt["prompt_ids"])).unwrap());
@@ -72,7 +82,11 @@ fn check_greedy(weights: Weights, reference: &str, gap_min: f64) {
             equal += 1;
             token = best(session.append(&[token]).unwrap());
         }
-        println!("{}: {equal} of {} tokens compared", prompt["name"], want.len());
+        println!(
+            "{}: {equal} of {} tokens compared",
+            prompt["name"],
+            want.len()
+        );
     }
 }
 
@@ -99,7 +113,11 @@ fn perplexity_stays_within_its_bound() {
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let result: Value = serde_json::from_str(&text).unwrap();
     println!("{result}");
     assert_eq!(result["tokens"].as_u64(), Some(20 * 255));
@@ -109,7 +127,9 @@ fn perplexity_stays_within_its_bound() {
 
 #[test]
 fn budget_lanes_and_io_path_never_change_a_bit() {
-    let Some(image) = image(Weights::Auto) else { return };
+    let Some(image) = image(Weights::Auto) else {
+        return;
+    };
     let prompt: Vec<u32> = (0..24).map(|i| 1000 + 37 * i).collect();
     let image_bytes = std::fs::metadata(&image).unwrap().len();
     let mut expected: Option<Vec<u32>> = None;
@@ -135,10 +155,22 @@ fn budget_lanes_and_io_path_never_change_a_bit() {
         };
         let mut session = session(&image, &options);
         let mut bits: Vec<u32> = Vec::new();
-        bits.extend(session.append(&prompt).unwrap().iter().map(|logit| logit.to_bits()));
+        bits.extend(
+            session
+                .append(&prompt)
+                .unwrap()
+                .iter()
+                .map(|logit| logit.to_bits()),
+        );
         for _ in 0..4 {
             let token = best(session.logits());
-            bits.extend(session.append(&[token]).unwrap().iter().map(|logit| logit.to_bits()));
+            bits.extend(
+                session
+                    .append(&[token])
+                    .unwrap()
+                    .iter()
+                    .map(|logit| logit.to_bits()),
+            );
         }
         let missed = session.stats().miss_bytes > 0;
         assert_eq!(missed, share < 100, "{share} %: {:?}", session.stats());

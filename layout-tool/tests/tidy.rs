@@ -22,8 +22,19 @@ const ARROWS: [(&str, &[&str]); 5] = [
     ("kernels", &[]),
     ("hal", &[]),
     ("runtime", &["tessera-kernels", "tessera-hal"]),
-    ("layout-tool", &["tessera-runtime", "tessera-kernels", "tessera-hal"]),
-    ("daemon", &["tessera-runtime", "tessera-kernels", "tessera-hal", "layout-tool"]),
+    (
+        "layout-tool",
+        &["tessera-runtime", "tessera-kernels", "tessera-hal"],
+    ),
+    (
+        "daemon",
+        &[
+            "tessera-runtime",
+            "tessera-kernels",
+            "tessera-hal",
+            "layout-tool",
+        ],
+    ),
 ];
 
 fn root() -> PathBuf {
@@ -41,7 +52,11 @@ fn files() -> Vec<(String, String)> {
                 if path.is_dir() && !path.ends_with("target") {
                     folders.push(path);
                 } else if path.extension().is_some_and(|extension| extension == "rs") {
-                    let name = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+                    let name = path
+                        .strip_prefix(root())
+                        .unwrap()
+                        .to_string_lossy()
+                        .into_owned();
                     found.push((name, std::fs::read_to_string(&path).unwrap()));
                 }
             }
@@ -52,9 +67,16 @@ fn files() -> Vec<(String, String)> {
 }
 
 fn is_test(name: &str) -> bool {
-    ["/tests/", "/tests.rs", "/fuzz/", "/benches/", "/testing.rs", "/examples/"]
-        .iter()
-        .any(|part| name.contains(part))
+    [
+        "/tests/",
+        "/tests.rs",
+        "/fuzz/",
+        "/benches/",
+        "/testing.rs",
+        "/examples/",
+    ]
+    .iter()
+    .any(|part| name.contains(part))
 }
 
 /// The part of a file before its tests.
@@ -73,7 +95,10 @@ fn lines_and_files_are_short() {
     for (name, text) in files() {
         for (index, line) in text.lines().enumerate() {
             if line.chars().count() > LINE_CHARS_MAX {
-                faults.insert(format!("{name}:{}: over {LINE_CHARS_MAX} characters", index + 1));
+                faults.insert(format!(
+                    "{name}:{}: over {LINE_CHARS_MAX} characters",
+                    index + 1
+                ));
             }
         }
         if !is_test(&name) && product(&text).lines().count() > FILE_LINES_MAX {
@@ -97,7 +122,11 @@ fn unsafe_code_stays_where_it_is_listed() {
 
 #[test]
 fn nothing_unfinished_and_no_unwrap_outside_tests() {
-    let words = [concat!("todo", "!("), concat!("dbg", "!("), concat!("unimplemented", "!(")];
+    let words = [
+        concat!("todo", "!("),
+        concat!("dbg", "!("),
+        concat!("unimplemented", "!("),
+    ];
     let mut faults = BTreeSet::new();
     for (name, text) in files() {
         for (index, line) in text.lines().enumerate() {
@@ -126,16 +155,32 @@ fn every_file_is_reachable() {
         let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
         let folder = path.parent().unwrap();
         let top = ["tests", "benches", "examples", "fuzz_targets", "bin"];
-        let at_top = folder.file_name().is_some_and(|last| top.iter().any(|t| last == *t));
+        let at_top = folder
+            .file_name()
+            .is_some_and(|last| top.iter().any(|t| last == *t));
         if ["lib", "main"].contains(&stem.as_str()) || (at_top && !name.contains("/src/")) {
             continue;
         }
         let (module, parents) = if stem == "mod" {
             let module = folder.file_name().unwrap().to_string_lossy().into_owned();
             let above = folder.parent().unwrap();
-            (module, [above.join("mod.rs"), above.with_extension("rs"), above.join("lib.rs")])
+            (
+                module,
+                [
+                    above.join("mod.rs"),
+                    above.with_extension("rs"),
+                    above.join("lib.rs"),
+                ],
+            )
         } else {
-            (stem, [folder.join("mod.rs"), folder.with_extension("rs"), folder.join("lib.rs")])
+            (
+                stem,
+                [
+                    folder.join("mod.rs"),
+                    folder.with_extension("rs"),
+                    folder.join("lib.rs"),
+                ],
+            )
         };
         let declares = |text: &str| text.contains(&format!("mod {module};"));
         let main = folder.join("main.rs");

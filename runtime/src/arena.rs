@@ -28,7 +28,10 @@ impl<'m> Arena<'m> {
     /// Uses `region` from its first 4,096-aligned byte on.
     pub fn new(region: &'m mut [u8]) -> Self {
         let pad_bytes = region.as_ptr().align_offset(4096).min(region.len());
-        Arena { free: &mut region[pad_bytes..], taken_bytes: 0 }
+        Arena {
+            free: &mut region[pad_bytes..],
+            taken_bytes: 0,
+        }
     }
 
     /// Carves `count` elements, aligned to 64 bytes. Their contents are what the region held: the
@@ -40,7 +43,9 @@ impl<'m> Arena<'m> {
         const { assert!(align_of::<T>() <= CARVE_BYTES) };
         let size_bytes = count.saturating_mul(size_of::<T>());
         if size_bytes > self.free.len() {
-            return Err(OutOfMemory { short_bytes: size_bytes - self.free.len() });
+            return Err(OutOfMemory {
+                short_bytes: size_bytes - self.free.len(),
+            });
         }
         let step_bytes = carved_bytes(size_bytes).min(self.free.len());
         let (taken, free) = core::mem::take(&mut self.free).split_at_mut(step_bytes);
@@ -54,11 +59,16 @@ impl<'m> Arena<'m> {
     /// # Errors
     /// [`OutOfMemory`]; then nothing was taken.
     pub fn take_pages(&mut self, size_bytes: usize) -> Result<&'m mut [u8], OutOfMemory> {
-        assert!(size_bytes.is_multiple_of(4096), "{size_bytes} bytes are not whole pages");
+        assert!(
+            size_bytes.is_multiple_of(4096),
+            "{size_bytes} bytes are not whole pages"
+        );
         let pad_bytes = self.free.as_ptr().align_offset(4096);
         let need_bytes = pad_bytes.saturating_add(size_bytes);
         if need_bytes > self.free.len() {
-            return Err(OutOfMemory { short_bytes: need_bytes - self.free.len() });
+            return Err(OutOfMemory {
+                short_bytes: need_bytes - self.free.len(),
+            });
         }
         let (taken, free) = core::mem::take(&mut self.free).split_at_mut(need_bytes);
         self.free = free;
@@ -83,10 +93,25 @@ mod tests {
     fn a_refused_request_takes_nothing() {
         let mut region = Region([7; 16384]);
         let mut arena = Arena::new(&mut region.0);
-        assert_eq!(arena.take::<u64>(2049).unwrap_err(), OutOfMemory { short_bytes: 8 });
-        assert_eq!(arena.take::<u64>(usize::MAX).unwrap_err().short_bytes, usize::MAX - 16384);
-        assert!(arena.take::<u64>(2048).unwrap().iter().all(|&word| word == 0x0707070707070707));
-        assert_eq!(arena.take::<u8>(1).unwrap_err(), OutOfMemory { short_bytes: 1 });
+        assert_eq!(
+            arena.take::<u64>(2049).unwrap_err(),
+            OutOfMemory { short_bytes: 8 }
+        );
+        assert_eq!(
+            arena.take::<u64>(usize::MAX).unwrap_err().short_bytes,
+            usize::MAX - 16384
+        );
+        assert!(
+            arena
+                .take::<u64>(2048)
+                .unwrap()
+                .iter()
+                .all(|&word| word == 0x0707070707070707)
+        );
+        assert_eq!(
+            arena.take::<u8>(1).unwrap_err(),
+            OutOfMemory { short_bytes: 1 }
+        );
     }
 
     #[test]
@@ -99,6 +124,9 @@ mod tests {
         let pages = arena.take_pages(4096).unwrap();
         assert_eq!(pages.as_ptr().align_offset(4096), 0);
         assert_eq!(arena.taken_bytes(), 8192);
-        assert_eq!(arena.take_pages(12288).unwrap_err(), OutOfMemory { short_bytes: 4096 });
+        assert_eq!(
+            arena.take_pages(12288).unwrap_err(),
+            OutOfMemory { short_bytes: 4096 }
+        );
     }
 }

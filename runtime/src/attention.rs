@@ -56,15 +56,31 @@ pub fn attention<'m, F: Flash<'m>, C: Cores, K: Clock>(
     let inputs = work.inputs.view(pass.tokens, shape.dim);
     product(machine, weights, lanes, &[q, k, v], &inputs, qkv)?;
 
-    let heads = Heads { shape: &shape, pass, layer, vectors, cos: work.cos, sin: work.sin, qkv };
+    let heads = Heads {
+        shape: &shape,
+        pass,
+        layer,
+        vectors,
+        cos: work.cos,
+        sin: work.sin,
+        qkv,
+    };
     heads.queries(machine, work.q);
     heads.keys_and_values(machine, kv);
     heads.attend(machine, lanes, kv, work.q, work.inputs.x);
 
     let (cores, kernels) = (machine.cores, machine.kernels);
-    work.inputs.fill_rows(cores, kernels, pass.tokens, shape.q_dim(), &|_, _| {});
+    work.inputs
+        .fill_rows(cores, kernels, pass.tokens, shape.q_dim(), &|_, _| {});
     let inputs = work.inputs.view(pass.tokens, shape.q_dim());
-    product(machine, weights, lanes, &[o], &inputs, &mut work.sum[..shape.dim * pass.tokens])
+    product(
+        machine,
+        weights,
+        lanes,
+        &[o],
+        &inputs,
+        &mut work.sum[..shape.dim * pass.tokens],
+    )
 }
 
 /// One layer's heads in one pass.
@@ -81,7 +97,14 @@ struct Heads<'a> {
 
 impl Heads<'_> {
     /// Rows from `row` on of token `t`, with their bias, normed, rotated.
-    fn gather(&self, row: usize, t: usize, norm: Option<&[f32]>, kernels: &Kernels, out: &mut [f32]) {
+    fn gather(
+        &self,
+        row: usize,
+        t: usize,
+        norm: Option<&[f32]>,
+        kernels: &Kernels,
+        out: &mut [f32],
+    ) {
         self.gather_plain(row, t, out);
         if let Some(norm) = norm {
             // In place through a copy of one head at most.
@@ -91,7 +114,11 @@ impl Heads<'_> {
             (kernels.rmsnorm)(copy, norm, self.shape.rms_eps, out);
         }
         let half = self.shape.head_dim / 2;
-        rotate(out, &self.cos[t * half..][..half], &self.sin[t * half..][..half]);
+        rotate(
+            out,
+            &self.cos[t * half..][..half],
+            &self.sin[t * half..][..half],
+        );
     }
 
     fn gather_plain(&self, row: usize, t: usize, out: &mut [f32]) {
@@ -129,8 +156,10 @@ impl Heads<'_> {
             return visit(0, &mut q[..q_dim]);
         }
         let per_job = self.pass.tokens.div_ceil(JOBS_MAX);
-        let mut jobs: heapless::Vec<_, JOBS_MAX> =
-            q[..self.pass.tokens * q_dim].chunks_mut(per_job * q_dim).enumerate().collect();
+        let mut jobs: heapless::Vec<_, JOBS_MAX> = q[..self.pass.tokens * q_dim]
+            .chunks_mut(per_job * q_dim)
+            .enumerate()
+            .collect();
         machine.cores.for_each(&mut jobs, &|_lane, (index, q)| {
             for (i, q) in q.chunks_exact_mut(q_dim).enumerate() {
                 visit(*index * per_job + i, q);
@@ -160,7 +189,9 @@ impl Heads<'_> {
         let mut heads = heads.peekable();
         while heads.peek().is_some() {
             let mut jobs: heapless::Vec<_, 8> = heads.by_ref().take(8).collect();
-            machine.cores.for_each(&mut jobs, &|_lane, (head, (k, v))| visit(*head, k, v));
+            machine
+                .cores
+                .for_each(&mut jobs, &|_lane, (head, (k, v))| visit(*head, k, v));
         }
     }
 
@@ -176,8 +207,10 @@ impl Heads<'_> {
         let (shape, kernels) = (self.shape, machine.kernels);
         let (hd, n_heads) = (shape.head_dim, shape.n_heads);
         let per_job = (self.pass.tokens * n_heads).div_ceil(JOBS_MAX);
-        let mut jobs: heapless::Vec<_, JOBS_MAX> =
-            out[..self.pass.tokens * n_heads * hd].chunks_mut(per_job * hd).enumerate().collect();
+        let mut jobs: heapless::Vec<_, JOBS_MAX> = out[..self.pass.tokens * n_heads * hd]
+            .chunks_mut(per_job * hd)
+            .enumerate()
+            .collect();
         // Later tokens see more positions: the long pieces go first.
         jobs.reverse();
         machine.cores.for_each(&mut jobs, &|lane, (index, out)| {

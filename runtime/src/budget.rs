@@ -53,7 +53,9 @@ pub struct Budget {
 impl Budget {
     /// The sum, plus what the region's alignment may cost. `None` if it does not fit a `usize`.
     pub fn total_bytes(&self) -> Option<usize> {
-        self.parts().iter().try_fold(PAGE_BYTES, |sum, &(_, bytes)| sum.checked_add(bytes))
+        self.parts()
+            .iter()
+            .try_fold(PAGE_BYTES, |sum, &(_, bytes)| sum.checked_add(bytes))
     }
 
     /// Names and bytes, in order.
@@ -71,7 +73,12 @@ impl Budget {
 
     /// Where the i/o buffers stand in a region that begins at a page, for registering them.
     pub fn io_range(&self) -> core::ops::Range<usize> {
-        let before = self.parts().iter().take(4).map(|&(_, bytes)| bytes).sum::<usize>();
+        let before = self
+            .parts()
+            .iter()
+            .take(4)
+            .map(|&(_, bytes)| bytes)
+            .sum::<usize>();
         let start = before.next_multiple_of(PAGE_BYTES);
         start..start + self.io_bytes - PAGE_BYTES
     }
@@ -87,8 +94,11 @@ impl Budget {
             let blocks = rows * cols.div_ceil(BLOCK);
             carved_bytes(rows * cols) + 2 * floats(blocks)
         };
-        let gathered =
-            if shape.n_experts == 0 { 0 } else { floats(b.norm) + quantized(b.tokens, b.wide) };
+        let gathered = if shape.n_experts == 0 {
+            0
+        } else {
+            floats(b.norm) + quantized(b.tokens, b.wide)
+        };
         Budget {
             vectors_bytes: floats(VectorsLayout::new(shape).len()),
             chunks_bytes: carved_bytes(sizes.n_chunks * size_of::<Chunk>()),
@@ -177,6 +187,9 @@ impl Buffers {
 
     /// Elements of the keys of all layers, and of the values.
     pub fn kv_elements(shape: &Shape, seq_len: usize) -> usize {
-        shape.n_layers.saturating_mul(seq_len).saturating_mul(shape.kv_dim())
+        shape
+            .n_layers
+            .saturating_mul(seq_len)
+            .saturating_mul(shape.kv_dim())
     }
 }

@@ -51,7 +51,6 @@ impl Chunk {
     }
 }
 
-
 /// Calls `visit(chunk)` for each chunk of the image, in file order. Chunks hold at least one unit
 /// (tile or cluster) and as many more of their section as `target_bytes` allow.
 pub fn for_each_chunk(image: &Image<'_>, target_bytes: usize, mut visit: impl FnMut(Chunk)) {
@@ -70,7 +69,14 @@ pub fn for_each_chunk(image: &Image<'_>, target_bytes: usize, mut visit: impl Fn
             visit(*chunk);
         }
         let (layer, bytes) = (layer as u32, bytes as u32);
-        open = Some(Chunk { offset, resident: STREAMED, bytes, expert, layer, padding: 0 });
+        open = Some(Chunk {
+            offset,
+            resident: STREAMED,
+            bytes,
+            expert,
+            layer,
+            padding: 0,
+        });
     };
     let matrix = |map: &MatrixMap, unit: &mut dyn FnMut(u64, usize)| {
         for tile in 0..map.n_tiles() {
@@ -87,11 +93,18 @@ pub fn for_each_chunk(image: &Image<'_>, target_bytes: usize, mut visit: impl Fn
             let name = (shape.n_experts > 0).then_some(expert);
             for cluster in 0..shape.n_clusters() {
                 let offset = map.bundle_offset(cluster * shape.cluster_neurons);
-                unit(offset, map.run_bytes(shape.cluster_len(cluster)), layer, name);
+                unit(
+                    offset,
+                    map.run_bytes(shape.cluster_len(cluster)),
+                    layer,
+                    name,
+                );
             }
         }
     }
-    matrix(&image.lm_head(), &mut |offset, bytes| unit(offset, bytes, shape.n_layers, None));
+    matrix(&image.lm_head(), &mut |offset, bytes| {
+        unit(offset, bytes, shape.n_layers, None)
+    });
     if let Some(chunk) = open {
         visit(chunk);
     }
@@ -100,6 +113,9 @@ pub fn for_each_chunk(image: &Image<'_>, target_bytes: usize, mut visit: impl Fn
 /// Index of the chunk that holds the byte at `offset`; `chunks` are in file order.
 pub fn chunk_at(chunks: &[Chunk], offset: u64) -> usize {
     let after = chunks.partition_point(|chunk| chunk.offset <= offset);
-    assert!(after > 0 && offset < chunks[after - 1].end(), "no chunk holds byte {offset}");
+    assert!(
+        after > 0 && offset < chunks[after - 1].end(),
+        "no chunk holds byte {offset}"
+    );
     after - 1
 }

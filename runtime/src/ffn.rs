@@ -38,7 +38,12 @@ pub fn ffn<'m, F: Flash<'m>, C: Cores, K: Clock>(
         return mixture(machine, weights, lanes, router, work, layer, tokens);
     }
     let map = weights.image.ffn(layer, 0);
-    let section = Section { machine, lanes, shape: &shape, map };
+    let section = Section {
+        machine,
+        lanes,
+        shape: &shape,
+        map,
+    };
     let x = work.inputs.view(tokens, shape.dim);
     let sum = &mut work.sum[..shape.dim * tokens];
     section.run(weights, &x, work.gate, work.up, work.partials, sum)
@@ -86,16 +91,27 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
     let shape = *weights.image.shape();
     let dim = shape.dim;
     let choose = |work: &Work<'_>, t: usize| {
-        choose_experts(&shape, machine.kernels, router, &work.inputs.x[t * dim..][..dim])
+        choose_experts(
+            &shape,
+            machine.kernels,
+            router,
+            &work.inputs.x[t * dim..][..dim],
+        )
     };
     let mut needed = [false; EXPERTS_MAX];
     for t in 0..tokens {
-        choose(work, t).iter().for_each(|&(expert, _)| needed[expert] = true);
+        choose(work, t)
+            .iter()
+            .for_each(|&(expert, _)| needed[expert] = true);
     }
-    weights.stream.route(layer, (0..shape.n_experts).filter(|&expert| needed[expert]));
+    weights
+        .stream
+        .route(layer, (0..shape.n_experts).filter(|&expert| needed[expert]));
     work.sum[..dim * tokens].fill(0.0);
     for expert in (0..shape.n_experts).filter(|&expert| needed[expert]) {
-        let Some(mut gathered) = work.gathered.take() else { panic!("no buffer for experts") };
+        let Some(mut gathered) = work.gathered.take() else {
+            panic!("no buffer for experts")
+        };
         let mut count = 0;
         for t in 0..tokens {
             if choose(work, t).iter().any(|&(chosen, _)| chosen == expert) {
@@ -104,8 +120,15 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
             }
         }
         let map = weights.image.ffn(layer, expert);
-        let section = Section { machine, lanes, shape: &shape, map };
-        let (partials, out) = work.partials.split_at_mut(work.partials.len() - dim * count);
+        let section = Section {
+            machine,
+            lanes,
+            shape: &shape,
+            map,
+        };
+        let (partials, out) = work
+            .partials
+            .split_at_mut(work.partials.len() - dim * count);
         let x = gathered.view(count, dim);
         section.run(weights, &x, work.gate, work.up, partials, out)?;
         work.gathered = Some(gathered);
@@ -198,33 +221,37 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
         sum: &mut [f32],
     ) {
         let partials = &mut partials[..clusters.len() * self.shape.dim];
-        let mut jobs: heapless::Vec<(usize, &mut [f32]), JOBS_MAX> =
-            clusters.clone().zip(partials.chunks_exact_mut(self.shape.dim)).collect();
+        let mut jobs: heapless::Vec<(usize, &mut [f32]), JOBS_MAX> = clusters
+            .clone()
+            .zip(partials.chunks_exact_mut(self.shape.dim))
+            .collect();
         let lanes = self.lanes;
         let (shape, kernels, map) = (self.shape, self.machine.kernels, self.map);
-        self.machine.cores.for_each(&mut jobs, &|lane, (cluster, partial)| {
-            let mut lane = lanes[lane].lock();
-            let lane = &mut *lane;
-            let (gate, up) = lane.floats.split_at_mut(shape.cluster_neurons);
-            let first = *cluster * shape.cluster_neurons;
-            let len = shape.cluster_len(*cluster);
-            let (gate, up) = (&mut gate[..len], &mut up[..len]);
-            let k = map.bundle.neurons;
-            for (index, start) in (0..len).step_by(k).enumerate() {
-                let parts = bundle_at(&map, ready, first + index * k);
-                (kernels.matvec)(&parts.gate, x, &mut gate[start..start + k]);
-                (kernels.matvec)(&parts.up, x, &mut up[start..start + k]);
-            }
-            (kernels.gated)(shape.activation, gate, up);
-            partial.fill(0.0);
-            for start in (0..len).step_by(GROUP) {
-                let mut rows = NeuronRows::new(map.bundle.down, shape.dim);
-                let mut alive: heapless::Vec<f32, GROUP> = heapless::Vec::new();
-                let group = &gate[start..start + GROUP];
-                push_alive(&map, ready, first + start, group, &mut rows, &mut alive);
-                (kernels.down_group)(&rows, &alive, partial, lane.bytes);
-            }
-        });
+        self.machine
+            .cores
+            .for_each(&mut jobs, &|lane, (cluster, partial)| {
+                let mut lane = lanes[lane].lock();
+                let lane = &mut *lane;
+                let (gate, up) = lane.floats.split_at_mut(shape.cluster_neurons);
+                let first = *cluster * shape.cluster_neurons;
+                let len = shape.cluster_len(*cluster);
+                let (gate, up) = (&mut gate[..len], &mut up[..len]);
+                let k = map.bundle.neurons;
+                for (index, start) in (0..len).step_by(k).enumerate() {
+                    let parts = bundle_at(&map, ready, first + index * k);
+                    (kernels.matvec)(&parts.gate, x, &mut gate[start..start + k]);
+                    (kernels.matvec)(&parts.up, x, &mut up[start..start + k]);
+                }
+                (kernels.gated)(shape.activation, gate, up);
+                partial.fill(0.0);
+                for start in (0..len).step_by(GROUP) {
+                    let mut rows = NeuronRows::new(map.bundle.down, shape.dim);
+                    let mut alive: heapless::Vec<f32, GROUP> = heapless::Vec::new();
+                    let group = &gate[start..start + GROUP];
+                    push_alive(&map, ready, first + start, group, &mut rows, &mut alive);
+                    (kernels.down_group)(&rows, &alive, partial, lane.bytes);
+                }
+            });
         drop(jobs);
         for partial in partials.chunks_exact(self.shape.dim) {
             for (sum, partial) in sum.iter_mut().zip(partial) {
@@ -245,21 +272,27 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
         let (k, tokens) = (self.map.bundle.neurons, x.tokens());
         let per_job = (neurons.len() / k).div_ceil(JOBS_MAX) * k;
         let chunk = per_job * tokens;
-        let mut jobs: heapless::Vec<_, JOBS_MAX> =
-            gate.chunks_mut(chunk).zip(up.chunks_mut(chunk)).enumerate().collect();
-        let (shape, kernels, lanes, map) =
-            (self.shape, self.machine.kernels, self.lanes, self.map);
-        self.machine.cores.for_each(&mut jobs, &|lane, (index, (gate, up))| {
-            let mut lane = lanes[lane].lock();
-            let first = neurons.start + *index * per_job;
-            let outs = gate.chunks_exact_mut(k * tokens).zip(up.chunks_exact_mut(k * tokens));
-            for (bundle, (gate, up)) in outs.enumerate() {
-                let parts = bundle_at(&map, ready, first + bundle * k);
-                (kernels.matmul)(&parts.gate, x, gate, lane.bytes);
-                (kernels.matmul)(&parts.up, x, up, lane.bytes);
-                (kernels.gated)(shape.activation, gate, up);
-            }
-        });
+        let mut jobs: heapless::Vec<_, JOBS_MAX> = gate
+            .chunks_mut(chunk)
+            .zip(up.chunks_mut(chunk))
+            .enumerate()
+            .collect();
+        let (shape, kernels, lanes, map) = (self.shape, self.machine.kernels, self.lanes, self.map);
+        self.machine
+            .cores
+            .for_each(&mut jobs, &|lane, (index, (gate, up))| {
+                let mut lane = lanes[lane].lock();
+                let first = neurons.start + *index * per_job;
+                let outs = gate
+                    .chunks_exact_mut(k * tokens)
+                    .zip(up.chunks_exact_mut(k * tokens));
+                for (bundle, (gate, up)) in outs.enumerate() {
+                    let parts = bundle_at(&map, ready, first + bundle * k);
+                    (kernels.matmul)(&parts.gate, x, gate, lane.bytes);
+                    (kernels.matmul)(&parts.up, x, up, lane.bytes);
+                    (kernels.gated)(shape.activation, gate, up);
+                }
+            });
     }
 
     /// Several tokens, second half: adds the clusters' down sums to `sum` (dim, tokens), each lane
@@ -273,41 +306,43 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
         sum: &mut [f32],
     ) {
         const STRIP: usize = 64;
-        let (shape, kernels, lanes, map) =
-            (self.shape, self.machine.kernels, self.lanes, self.map);
+        let (shape, kernels, lanes, map) = (self.shape, self.machine.kernels, self.lanes, self.map);
         let first_neuron = clusters.start * shape.cluster_neurons;
         let mut strips = sum.chunks_mut(STRIP * tokens).enumerate().peekable();
         while strips.peek().is_some() {
             let mut jobs: heapless::Vec<_, JOBS_MAX> = strips.by_ref().take(JOBS_MAX).collect();
-            self.machine.cores.for_each(&mut jobs, &|lane, (strip, sum)| {
-                let mut lane = lanes[lane].lock();
-                let lane = &mut *lane;
-                let cols = *strip * STRIP..*strip * STRIP + sum.len() / tokens;
-                let partial = &mut lane.floats[..sum.len()];
-                for cluster in clusters.clone() {
-                    partial.fill(0.0);
-                    let first = cluster * shape.cluster_neurons;
-                    for start in (first..first + shape.cluster_len(cluster)).step_by(GROUP) {
-                        let mut rows = NeuronRows::new(map.bundle.down, shape.dim);
-                        for neuron in (start..start + GROUP).step_by(map.bundle.neurons) {
-                            rows.extend(&bundle_at(&map, ready, neuron).down);
+            self.machine
+                .cores
+                .for_each(&mut jobs, &|lane, (strip, sum)| {
+                    let mut lane = lanes[lane].lock();
+                    let lane = &mut *lane;
+                    let cols = *strip * STRIP..*strip * STRIP + sum.len() / tokens;
+                    let partial = &mut lane.floats[..sum.len()];
+                    for cluster in clusters.clone() {
+                        partial.fill(0.0);
+                        let first = cluster * shape.cluster_neurons;
+                        for start in (first..first + shape.cluster_len(cluster)).step_by(GROUP) {
+                            let mut rows = NeuronRows::new(map.bundle.down, shape.dim);
+                            for neuron in (start..start + GROUP).step_by(map.bundle.neurons) {
+                                rows.extend(&bundle_at(&map, ready, neuron).down);
+                            }
+                            let h = &hidden[(start - first_neuron) * tokens..][..GROUP * tokens];
+                            let cols = cols.clone();
+                            (kernels.down_group_many)(&rows, cols, tokens, h, partial, lane.bytes);
                         }
-                        let h = &hidden[(start - first_neuron) * tokens..][..GROUP * tokens];
-                        let cols = cols.clone();
-                        (kernels.down_group_many)(&rows, cols, tokens, h, partial, lane.bytes);
+                        for (sum, partial) in sum.iter_mut().zip(partial.iter()) {
+                            *sum += partial;
+                        }
                     }
-                    for (sum, partial) in sum.iter_mut().zip(partial.iter()) {
-                        *sum += partial;
-                    }
-                }
-            });
+                });
         }
     }
 }
 
 /// The bundle whose first neuron is `neuron`.
 fn bundle_at<'r>(map: &FfnMap, ready: &'r Ready<'_>, neuron: usize) -> BundleParts<'r> {
-    map.bundle.view(ready.bytes(map.bundle_offset(neuron), map.bundle.bytes()))
+    map.bundle
+        .view(ready.bytes(map.bundle_offset(neuron), map.bundle.bytes()))
 }
 
 /// Adds the neurons of one group whose hidden value is not zero.

@@ -57,8 +57,12 @@ impl<'m> KvStore<'m> {
             Self::F16(all) => (Some(&mut all[first * len..][..count * len]), None),
             Self::F32(all) => (None, Some(&mut all[first * len..][..count * len])),
         };
-        let half = half.into_iter().flat_map(move |all| all.chunks_exact_mut(len));
-        let full = full.into_iter().flat_map(move |all| all.chunks_exact_mut(len));
+        let half = half
+            .into_iter()
+            .flat_map(move |all| all.chunks_exact_mut(len));
+        let full = full
+            .into_iter()
+            .flat_map(move |all| all.chunks_exact_mut(len));
         half.map(KvHeadMut::F16).chain(full.map(KvHeadMut::F32))
     }
 }
@@ -114,6 +118,8 @@ impl<'m> KvCache<'m> {
     ) -> impl Iterator<Item = (KvHeadMut<'_>, KvHeadMut<'_>)> {
         let (first, count) = (layer * self.n_kv_heads, self.n_kv_heads);
         let len = self.seq_len * self.head_dim;
-        self.keys.heads_mut(first, count, len).zip(self.values.heads_mut(first, count, len))
+        self.keys
+            .heads_mut(first, count, len)
+            .zip(self.values.heads_mut(first, count, len))
     }
 }

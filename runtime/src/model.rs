@@ -46,14 +46,29 @@ impl<'m, F: Flash<'m>> Model<'m, F> {
         let shape = *self.weights.image.shape();
         let layout = VectorsLayout::new(&shape);
         let inv_freq = &self.vectors[layout.inv_freq()];
-        rope_tables(inv_freq, shape.attention_factor, pass, self.work.cos, self.work.sin);
+        rope_tables(
+            inv_freq,
+            shape.attention_factor,
+            pass,
+            self.work.cos,
+            self.work.sin,
+        );
         for layer in 0..shape.n_layers {
             if !go_on() {
                 return Ok(false);
             }
             self.norm(machine, layout.attn_norm(layer), pass.tokens);
             let (weights, lanes, work) = (&mut self.weights, &self.lanes, &mut self.work);
-            attention(machine, weights, lanes, self.vectors, &mut self.kv, work, layer, pass)?;
+            attention(
+                machine,
+                weights,
+                lanes,
+                self.vectors,
+                &mut self.kv,
+                work,
+                layer,
+                pass,
+            )?;
             self.add_sum(machine, pass.tokens);
 
             self.norm(machine, layout.ffn_norm(layer), pass.tokens);
@@ -76,9 +91,11 @@ impl<'m, F: Flash<'m>> Model<'m, F> {
         let weight = &self.vectors[VectorsLayout::new(&shape).output_norm()];
         let (x, dim, eps) = (&*self.work.x, shape.dim, shape.rms_eps);
         let (cores, kernels) = (machine.cores, machine.kernels);
-        self.work.inputs.fill_rows(cores, kernels, rows, dim, &|row, out| {
-            (kernels.rmsnorm)(&x[(first + row) * dim..][..dim], weight, eps, out);
-        });
+        self.work
+            .inputs
+            .fill_rows(cores, kernels, rows, dim, &|row, out| {
+                (kernels.rmsnorm)(&x[(first + row) * dim..][..dim], weight, eps, out);
+            });
         let head = self.weights.image.lm_head();
         let x = self.work.inputs.view(rows, shape.dim);
         let logits = &mut self.work.logits[..shape.vocab_size * rows];
@@ -96,15 +113,20 @@ impl<'m, F: Flash<'m>> Model<'m, F> {
         let shape = self.weights.image.shape();
         let (dim, eps, weight) = (shape.dim, shape.rms_eps, &self.vectors[weight]);
         let (x, cores, kernels) = (&*self.work.x, machine.cores, machine.kernels);
-        self.work.inputs.fill_rows(cores, kernels, tokens, dim, &|t, out| {
-            (kernels.rmsnorm)(&x[t * dim..(t + 1) * dim], weight, eps, out);
-        });
+        self.work
+            .inputs
+            .fill_rows(cores, kernels, tokens, dim, &|t, out| {
+                (kernels.rmsnorm)(&x[t * dim..(t + 1) * dim], weight, eps, out);
+            });
     }
 
     /// Adds `work.sum` (dim, tokens) to the residual stream (tokens, dim).
     fn add_sum<C: Cores, K>(&mut self, machine: &Machine<'_, C, K>, tokens: usize) {
         let dim = self.weights.image.shape().dim;
-        let (x, sum) = (&mut self.work.x[..tokens * dim], &self.work.sum[..dim * tokens]);
+        let (x, sum) = (
+            &mut self.work.x[..tokens * dim],
+            &self.work.sum[..dim * tokens],
+        );
         if tokens == 1 {
             return x.iter_mut().zip(sum).for_each(|(x, sum)| *x += sum);
         }

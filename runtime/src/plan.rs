@@ -64,15 +64,23 @@ pub enum PlanError {
 impl core::fmt::Display for PlanError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match *self {
-            Self::Memory { have_bytes, need_bytes } => write!(
+            Self::Memory {
+                have_bytes,
+                need_bytes,
+            } => write!(
                 f,
                 "{have_bytes} bytes of memory are too few for this model and context, \
                  {need_bytes} is the least"
             ),
             Self::Context { have, max } => {
-                write!(f, "a context of {have} positions was asked for, the model has 1 to {max}")
+                write!(
+                    f,
+                    "a context of {have} positions was asked for, the model has 1 to {max}"
+                )
             }
-            Self::Lanes { have, max } => write!(f, "{have} lanes were asked for, 1 to {max} can be"),
+            Self::Lanes { have, max } => {
+                write!(f, "{have} lanes were asked for, 1 to {max} can be")
+            }
         }
     }
 }
@@ -94,12 +102,21 @@ impl Plan {
     pub fn new(image: &Image<'_>, options: PlanOptions) -> Result<Self, PlanError> {
         let shape = image.shape();
         if options.seq_len == 0 || options.seq_len > shape.seq_len {
-            return Err(PlanError::Context { have: options.seq_len, max: shape.seq_len });
+            return Err(PlanError::Context {
+                have: options.seq_len,
+                max: shape.seq_len,
+            });
         }
         if options.lanes == 0 || options.lanes > LANES_MAX {
-            return Err(PlanError::Lanes { have: options.lanes, max: LANES_MAX });
+            return Err(PlanError::Lanes {
+                have: options.lanes,
+                max: LANES_MAX,
+            });
         }
-        let batch_max = options.batch_tokens.clamp(1, BATCH_TOKENS_MAX).min(options.seq_len);
+        let batch_max = options
+            .batch_tokens
+            .clamp(1, BATCH_TOKENS_MAX)
+            .min(options.seq_len);
         let logits_rows = options.logits_rows.max(1);
         let scale = (options.memory_bytes / 64).next_power_of_two() / 2;
         let chunk_bytes = scale.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
@@ -125,11 +142,19 @@ impl Plan {
         if empty.fits(options.memory_bytes) {
             let left = options.memory_bytes - empty.total_bytes();
             let whole_left = (left / CARVE_BYTES * CARVE_BYTES) as u64;
-            return Ok(draft.plan(batch, logits_rows, n_slots, whole_left.min(draft.weight_bytes)));
+            return Ok(draft.plan(
+                batch,
+                logits_rows,
+                n_slots,
+                whole_left.min(draft.weight_bytes),
+            ));
         }
         let least = draft.plan(1, logits_rows, STREAM_SLOTS_MIN, 0);
         let (have_bytes, need_bytes) = (options.memory_bytes, least.total_bytes());
-        Err(PlanError::Memory { have_bytes, need_bytes })
+        Err(PlanError::Memory {
+            have_bytes,
+            need_bytes,
+        })
     }
 
     fn total_bytes(&self) -> usize {
@@ -166,7 +191,12 @@ struct Spread {
 
 impl Spread {
     fn new(limit: u64, total: u64) -> Self {
-        Spread { limit, total, seen: 0, taken: 0 }
+        Spread {
+            limit,
+            total,
+            seen: 0,
+            taken: 0,
+        }
     }
 
     /// Where the next chunk stands among the resident ones, if it stays.
@@ -199,7 +229,14 @@ impl<'a> Draft<'a> {
             slot_bytes = slot_bytes.max(chunk.bytes as usize);
             weight_bytes += chunk.bytes as u64;
         });
-        Draft { image, options, chunk_bytes, n_chunks, slot_bytes, weight_bytes }
+        Draft {
+            image,
+            options,
+            chunk_bytes,
+            n_chunks,
+            slot_bytes,
+            weight_bytes,
+        }
     }
 
     fn plan(&self, batch: usize, logits_rows: usize, n_slots: usize, resident: u64) -> Plan {
@@ -217,6 +254,11 @@ impl<'a> Draft<'a> {
         };
         let budget = Budget::new(self.image.shape(), &sizes);
         let (chunk_bytes, weight_bytes) = (self.chunk_bytes, self.weight_bytes);
-        Plan { sizes, budget, chunk_bytes, weight_bytes }
+        Plan {
+            sizes,
+            budget,
+            chunk_bytes,
+            weight_bytes,
+        }
     }
 }

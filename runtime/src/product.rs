@@ -55,7 +55,16 @@ pub fn product<'m, F: Flash<'m>, C: Cores, K: Clock>(
     while begin.part < parts.len() {
         let (end, rows, end_offset) = ready_run(machine, weights, parts, begin)?;
         let (mine, rest) = out.split_at_mut(rows * x.tokens());
-        run_rows(machine, &weights.ready(), lanes, parts, begin, rows, x, mine);
+        run_rows(
+            machine,
+            &weights.ready(),
+            lanes,
+            parts,
+            begin,
+            rows,
+            x,
+            mine,
+        );
         weights.release_before(end_offset, machine.clock);
         (begin, out) = (end, rest);
     }
@@ -72,7 +81,11 @@ fn ready_run<'m, F: Flash<'m>, C: Cores, K: Clock>(
 ) -> Result<(Cursor, usize, u64), WeightsError> {
     let (first, _) = parts[begin.part].tile_place(begin.tile);
     let mut ready_to = weights.make_ready(first, machine.cores, machine.clock)?;
-    let limit = if weights.stream.is_streaming() { first + RUN_BYTES_MAX } else { u64::MAX };
+    let limit = if weights.stream.is_streaming() {
+        first + RUN_BYTES_MAX
+    } else {
+        u64::MAX
+    };
     let (mut at, mut rows, mut end_offset) = (begin, 0, first);
     while at.part < parts.len() && end_offset < limit {
         let map = &parts[at.part];
@@ -88,7 +101,10 @@ fn ready_run<'m, F: Flash<'m>, C: Cores, K: Clock>(
         end_offset = offset + bytes as u64;
         at.tile += 1;
         if at.tile == map.n_tiles() {
-            at = Cursor { part: at.part + 1, tile: 0 };
+            at = Cursor {
+                part: at.part + 1,
+                tile: 0,
+            };
         }
     }
     Ok((at, rows, end_offset))
@@ -114,7 +130,15 @@ fn run_rows<C: Cores, K>(
     while left > 0 {
         let rows = rows_per_job.min(left).min(parts[part].rows - row);
         let (mine, rest) = out.split_at_mut(rows * x.tokens());
-        if jobs.push(RowsJob { part, row, rows, out: mine }).is_err() {
+        if jobs
+            .push(RowsJob {
+                part,
+                row,
+                rows,
+                out: mine,
+            })
+            .is_err()
+        {
             panic!("{} pieces of {rows_per_job} rows", JOBS_MAX);
         }
         (left, out, row) = (left - rows, rest, row + rows);
@@ -132,7 +156,10 @@ fn run_rows<C: Cores, K>(
             let (offset, bytes) = map.tile_place(tile);
             let tile_rows = map.tile_rows(tile);
             let rows = left.min(tile_rows - start);
-            let view = map.tile.view(tile_rows, ready.bytes(offset, bytes)).slice(start, rows);
+            let view = map
+                .tile
+                .view(tile_rows, ready.bytes(offset, bytes))
+                .slice(start, rows);
             let (mine, rest) = out.split_at_mut(rows * x.tokens());
             if x.tokens() == 1 {
                 (kernels.matvec)(&view, x, mine);

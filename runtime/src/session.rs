@@ -73,7 +73,10 @@ impl core::fmt::Display for SessionError {
             }
             Self::Weights(error) => error.fmt(f),
             Self::ContextLengthExceeded { need, max } => {
-                write!(f, "context length exceeded: {need} positions are needed, {max} there are")
+                write!(
+                    f,
+                    "context length exceeded: {need} positions are needed, {max} there are"
+                )
             }
             Self::TokenOutOfRange { token, vocab_size } => {
                 write!(f, "token {token} is not in the vocabulary of {vocab_size}")
@@ -133,7 +136,12 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     ) -> Result<Self, SessionError> {
         let shape = *image.shape();
         let sizes = plan.sizes;
-        assert!(cores.lanes() <= sizes.lanes, "{} lanes, {} planned", cores.lanes(), sizes.lanes);
+        assert!(
+            cores.lanes() <= sizes.lanes,
+            "{} lanes, {} planned",
+            cores.lanes(),
+            sizes.lanes
+        );
         let mut arena = Arena::new(region);
         let vectors = arena.take::<f32>(VectorsLayout::new(&shape).len())?;
         let chunks = arena.take::<Chunk>(sizes.n_chunks)?;
@@ -153,19 +161,41 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         let stream = Stream::new(flash, slots, side);
         let mut weights = Weights::new(image, stream, chunks, resident, &kernels);
         read_vectors(&mut weights, &clock, &kernels, vectors)?;
-        let model = Model { weights, vectors, kv, work, lanes };
+        let model = Model {
+            weights,
+            vectors,
+            kv,
+            work,
+            lanes,
+        };
         let (cancel, pos, astray) = (None, 0, false);
-        Ok(Session { model, cores, clock, kernels, plan, cancel, pos, astray })
+        Ok(Session {
+            model,
+            cores,
+            clock,
+            kernels,
+            plan,
+            cancel,
+            pos,
+            astray,
+        })
     }
 
     /// Reads the weights that stay in memory. `progress(done, all)` in bytes.
     pub fn load(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), SessionError> {
         let cancel = self.cancel;
-        let done = self.model.weights.load(&self.cores, &self.clock, &mut |done, all| {
-            progress(done, all);
-            !is_set(cancel)
-        })?;
-        if done { Ok(()) } else { Err(SessionError::Cancelled) }
+        let done = self
+            .model
+            .weights
+            .load(&self.cores, &self.clock, &mut |done, all| {
+                progress(done, all);
+                !is_set(cancel)
+            })?;
+        if done {
+            Ok(())
+        } else {
+            Err(SessionError::Cancelled)
+        }
     }
 
     /// Work stops soon after `flag` is set, with [`SessionError::Cancelled`].
@@ -307,16 +337,25 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     /// One pass of `tokens` through all layers.
     fn pass(&mut self, tokens: &[u32], with_logits: bool) -> Result<(), SessionError> {
         let n_layers = self.image().shape().n_layers;
-        self.model.weights.stream.begin_pass((!with_logits).then_some(n_layers));
+        self.model
+            .weights
+            .stream
+            .begin_pass((!with_logits).then_some(n_layers));
         if self.astray {
             self.model.weights.rewind(&self.clock)?;
             self.astray = false;
         }
         self.model.weights.pump(&self.clock);
         self.embed(tokens)?;
-        let machine =
-            Machine { cores: &self.cores, clock: &self.clock, kernels: &self.kernels };
-        let pass = Pass { pos: self.pos, tokens: tokens.len() };
+        let machine = Machine {
+            cores: &self.cores,
+            clock: &self.clock,
+            kernels: &self.kernels,
+        };
+        let pass = Pass {
+            pos: self.pos,
+            tokens: tokens.len(),
+        };
         let cancel = self.cancel;
         if !self.model.layers(&machine, pass, &mut || !is_set(cancel))? {
             return Err(SessionError::Cancelled);
@@ -331,8 +370,11 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         rows: usize,
         visit: &mut dyn FnMut(usize, Logits<'_>),
     ) -> Result<(), SessionError> {
-        let machine =
-            Machine { cores: &self.cores, clock: &self.clock, kernels: &self.kernels };
+        let machine = Machine {
+            cores: &self.cores,
+            clock: &self.clock,
+            kernels: &self.kernels,
+        };
         let pos = self.pos + first;
         let all = self.model.logits(&machine, first, rows)?;
         if !all.iter().all(|logit| logit.is_finite()) {
@@ -355,9 +397,8 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             (tile, map.tile_place(tile))
         };
         let tied = weights.image.shape().tied_embeddings;
-        let in_memory = |weights: &Weights<'m, F>, token: u32| {
-            tied && weights.is_resident(place(token).1.0)
-        };
+        let in_memory =
+            |weights: &Weights<'m, F>, token: u32| tied && weights.is_resident(place(token).1.0);
         let batch = weights.stream.side_slots();
         for (tokens, xs) in tokens.chunks(batch).zip(x.chunks_mut(batch * dim)) {
             for (index, &token) in tokens.iter().enumerate() {
@@ -402,7 +443,12 @@ fn side_read<'w, 'm, F: Flash<'m>>(
     let unit = weights.image.unit_at(offset);
     let fail = |error: StreamError| WeightsError::Read { unit, error };
     let mut tries = 0;
-    while !intact(weights.stream.side_wait(index, tries > 0, clock).map_err(fail)?) {
+    while !intact(
+        weights
+            .stream
+            .side_wait(index, tries > 0, clock)
+            .map_err(fail)?,
+    ) {
         tries += 1;
         if tries == READ_TRIES_MAX {
             return Err(WeightsError::Damaged { unit, offset });
@@ -434,7 +480,13 @@ fn read_vectors<'m, F: Flash<'m>>(
         }
     }
     let offset = section.offset;
-    Err(WeightsError::Damaged { unit: weights.image.unit_at(offset), offset })
+    Err(WeightsError::Damaged {
+        unit: weights.image.unit_at(offset),
+        offset,
+    })
 }
 
-const _: () = assert!(cfg!(target_endian = "little"), "images are little-endian, and so are vectors");
+const _: () = assert!(
+    cfg!(target_endian = "little"),
+    "images are little-endian, and so are vectors"
+);

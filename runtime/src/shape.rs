@@ -112,7 +112,11 @@ impl Shape {
             ("vocab_size", self.vocab_size, VOCAB_MAX),
             ("seq_len", self.seq_len, SEQ_LEN_MAX),
             ("n_experts", self.n_experts + 1, EXPERTS_MAX + 1),
-            ("n_experts_used", self.n_experts_used + 1, EXPERTS_USED_MAX.min(self.n_experts) + 1),
+            (
+                "n_experts_used",
+                self.n_experts_used + 1,
+                EXPERTS_USED_MAX.min(self.n_experts) + 1,
+            ),
             ("sliding_window", self.sliding_window + 1, SEQ_LEN_MAX + 1),
             ("bundle_neurons", self.bundle_neurons, GROUP),
             ("cluster_neurons", self.cluster_neurons, FFN_DIM_MAX),
@@ -124,7 +128,11 @@ impl Shape {
         }
         if self.n_experts > 0 && self.n_experts_used == 0 {
             let max = EXPERTS_USED_MAX.min(self.n_experts);
-            return Err(ShapeError::OutOfRange { what: "n_experts_used", have: 0, max });
+            return Err(ShapeError::OutOfRange {
+                what: "n_experts_used",
+                have: 0,
+                max,
+            });
         }
         let multiples = [
             ("n_heads", self.n_heads, self.n_kv_heads),
@@ -138,9 +146,10 @@ impl Shape {
                 return Err(ShapeError::NotMultiple { what, have, of });
             }
         }
-        for (what, value) in
-            [("rms_eps", self.rms_eps), ("attention_factor", self.attention_factor)]
-        {
+        for (what, value) in [
+            ("rms_eps", self.rms_eps),
+            ("attention_factor", self.attention_factor),
+        ] {
             if !(value.is_finite() && value > 0.0) {
                 return Err(ShapeError::BadFloat { what });
             }
@@ -160,7 +169,11 @@ impl Shape {
 
     /// Feed-forward sections of a layer: its experts, or one.
     pub const fn n_ffns(&self) -> usize {
-        if self.n_experts == 0 { 1 } else { self.n_experts }
+        if self.n_experts == 0 {
+            1
+        } else {
+            self.n_experts
+        }
     }
 
     /// Clusters of a feed-forward section; the last may be short.
@@ -170,7 +183,8 @@ impl Shape {
 
     /// Neurons of cluster `cluster`.
     pub fn cluster_len(&self, cluster: usize) -> usize {
-        self.cluster_neurons.min(self.ffn_dim - cluster * self.cluster_neurons)
+        self.cluster_neurons
+            .min(self.ffn_dim - cluster * self.cluster_neurons)
     }
 
     /// True if every width that is cut into blocks is whole blocks.

@@ -8,9 +8,7 @@
 use tessera_hal::{Clock, Flash, IoError, PAGE_BYTES, PageIndex, Read};
 
 use crate::chunk::Chunk;
-use crate::limits::{
-    EMBED_SLOTS_MAX, EXPERTS_MAX, READ_DEADLINE_NS, READ_TRIES_MAX, SLOTS_MAX,
-};
+use crate::limits::{EMBED_SLOTS_MAX, EXPERTS_MAX, READ_DEADLINE_NS, READ_TRIES_MAX, SLOTS_MAX};
 use crate::stats::Stats;
 
 /// Tags at and above this belong to side reads.
@@ -59,7 +57,15 @@ struct Slot<'m> {
 impl<'m> Slot<'m> {
     fn new(buf: &'m mut [u8]) -> Self {
         let buf = Some(buf);
-        Slot { buf, state: State::Idle, chunk: 0, offset: 0, bytes: 0, tries: 0, submitted_ns: 0 }
+        Slot {
+            buf,
+            state: State::Idle,
+            chunk: 0,
+            offset: 0,
+            bytes: 0,
+            tries: 0,
+            submitted_ns: 0,
+        }
     }
 
     fn filled(&self) -> &[u8] {
@@ -143,7 +149,11 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
     /// Tells which experts of `layer` are needed; chunks of other experts are passed over.
     pub fn route(&mut self, layer: usize, experts: impl Iterator<Item = usize>) {
         let (pass, layer) = (self.pass, layer as u32);
-        let mut routing = Routing { pass, layer, experts: [0; EXPERTS_MAX / 64] };
+        let mut routing = Routing {
+            pass,
+            layer,
+            experts: [0; EXPERTS_MAX / 64],
+        };
         for expert in experts {
             routing.experts[expert / 64] |= 1 << (expert % 64);
         }
@@ -163,9 +173,13 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
             Select::Streamed if chunk.resident().is_some() => Some(false),
             Select::Streamed if self.skipped_layer == Some(chunk.layer) => Some(false),
             Select::Streamed => {
-                let Some(expert) = chunk.expert() else { return Some(true) };
+                let Some(expert) = chunk.expert() else {
+                    return Some(true);
+                };
                 let here = (self.next_pass, chunk.layer);
-                let routing = self.routing.filter(|routing| (routing.pass, routing.layer) == here)?;
+                let routing = self
+                    .routing
+                    .filter(|routing| (routing.pass, routing.layer) == here)?;
                 Some(routing.experts[expert / 64] >> (expert % 64) & 1 == 1)
             }
         }
@@ -188,7 +202,9 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
                 self.next_pass += 1;
             }
             let chunk = &chunks[self.next];
-            let Some(wanted) = self.wants(chunk) else { break };
+            let Some(wanted) = self.wants(chunk) else {
+                break;
+            };
             if wanted {
                 let index = self.slot_index(self.tail);
                 let slot = &mut self.slots[index];
@@ -222,20 +238,31 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
     /// Starts the read that the slot describes; false if the device's queue is full.
     fn submit(&mut self, tag: u32, clock: &impl Clock) -> bool {
         let slot = self.slot_mut(tag);
-        let Some(buf) = slot.buf.take() else { panic!("the buffer of read {tag} is in use") };
+        let Some(buf) = slot.buf.take() else {
+            panic!("the buffer of read {tag} is in use")
+        };
         let start = PageIndex((slot.offset / PAGE_BYTES) as u32);
         let bytes = slot.bytes;
         slot.state = State::Loading;
         slot.tries += 1;
         slot.submitted_ns = clock.now_ns();
-        let Err((error, read)) = self.flash.submit(Read { start, buf, bytes, tag }) else {
+        let Err((error, read)) = self.flash.submit(Read {
+            start,
+            buf,
+            bytes,
+            tag,
+        }) else {
             self.stats.reads += 1;
             self.stats.bytes_read += bytes as u64;
             return true;
         };
         let slot = self.slot_mut(tag);
         slot.buf = Some(read.buf);
-        slot.state = if error == IoError::Busy { State::Idle } else { State::Failed(error) };
+        slot.state = if error == IoError::Busy {
+            State::Idle
+        } else {
+            State::Failed(error)
+        };
         error != IoError::Busy
     }
 
@@ -309,7 +336,10 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
                 self.held += 1;
                 return Ok(());
             }
-            assert_eq!(self.held, self.head, "chunk {chunk} was asked for out of order");
+            assert_eq!(
+                self.held, self.head,
+                "chunk {chunk} was asked for out of order"
+            );
             self.slots[index].state = State::Idle;
             self.head += 1;
             self.held += 1;
@@ -407,7 +437,9 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         loop {
             self.reap();
             let loading = self.slots.iter().find(|slot| slot.state == State::Loading);
-            let Some(offset) = loading.map(|slot| slot.offset) else { break };
+            let Some(offset) = loading.map(|slot| slot.offset) else {
+                break;
+            };
             if clock.now_ns().saturating_sub(begun_ns) > READ_DEADLINE_NS {
                 return Err(StreamError::Deadline { offset });
             }
@@ -420,7 +452,9 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         (self.select, self.next, self.routing) = (select, chunk, None);
         self.next_pass = self.pass;
         let resident = select == Select::Resident;
-        self.any = chunks.iter().any(|chunk| chunk.resident().is_some() == resident);
+        self.any = chunks
+            .iter()
+            .any(|chunk| chunk.resident().is_some() == resident);
         Ok(())
     }
 
@@ -436,7 +470,9 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
 
     /// Bytes of the largest side read.
     pub fn side_bytes(&self) -> usize {
-        self.side.first().map_or(0, |slot| slot.buf.as_ref().map_or(0, |buf| buf.len()))
+        self.side
+            .first()
+            .map_or(0, |slot| slot.buf.as_ref().map_or(0, |buf| buf.len()))
     }
 
     /// Starts a side read of whole pages into side slot `index`.

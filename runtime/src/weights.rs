@@ -35,17 +35,26 @@ impl core::fmt::Display for WeightsError {
             None => write!(f, "image"),
         };
         match self {
-            Self::Read { unit, error: StreamError::Device { offset, error } } => {
+            Self::Read {
+                unit,
+                error: StreamError::Device { offset, error },
+            } => {
                 name(unit, f)?;
                 write!(f, ": cannot read at byte {offset}: {error}")
             }
-            Self::Read { unit, error: StreamError::Deadline { offset } } => {
+            Self::Read {
+                unit,
+                error: StreamError::Deadline { offset },
+            } => {
                 name(unit, f)?;
                 write!(f, ": the read at byte {offset} did not finish in time")
             }
             Self::Damaged { unit, offset } => {
                 name(unit, f)?;
-                write!(f, ": checksum wrong at byte {offset}, read {READ_TRIES_MAX} times")
+                write!(
+                    f,
+                    ": checksum wrong at byte {offset}, read {READ_TRIES_MAX} times"
+                )
             }
         }
     }
@@ -106,7 +115,13 @@ impl<'m, F: Flash<'m>> Weights<'m, F> {
         resident: &'m mut [u8],
         kernels: &Kernels,
     ) -> Self {
-        Weights { image, stream, chunks, resident, crc32c: kernels.crc32c }
+        Weights {
+            image,
+            stream,
+            chunks,
+            resident,
+            crc32c: kernels.crc32c,
+        }
     }
 
     /// Reads every resident chunk, checks it and puts it in its place. `progress(done, all)` in
@@ -118,7 +133,12 @@ impl<'m, F: Flash<'m>> Weights<'m, F> {
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<bool, WeightsError> {
         let stays = |chunk: &&Chunk| chunk.resident().is_some();
-        let all = self.chunks.iter().filter(stays).map(|chunk| chunk.bytes as u64).sum();
+        let all = self
+            .chunks
+            .iter()
+            .filter(stays)
+            .map(|chunk| chunk.bytes as u64)
+            .sum();
         let mut done = 0;
         self.seek(Select::Resident, 0, clock)?;
         for index in 0..self.chunks.len() {
@@ -140,11 +160,16 @@ impl<'m, F: Flash<'m>> Weights<'m, F> {
 
     fn name(&self, error: StreamError) -> WeightsError {
         let (StreamError::Device { offset, .. } | StreamError::Deadline { offset }) = error;
-        WeightsError::Read { unit: self.image.unit_at(offset), error }
+        WeightsError::Read {
+            unit: self.image.unit_at(offset),
+            error,
+        }
     }
 
     fn acquire(&mut self, chunk: usize, clock: &impl Clock) -> Result<(), WeightsError> {
-        self.stream.acquire(self.chunks, chunk, clock).map_err(|error| self.name(error))
+        self.stream
+            .acquire(self.chunks, chunk, clock)
+            .map_err(|error| self.name(error))
     }
 
     /// Drops what was read ahead; the stream goes on with the chunk that holds byte `offset`.
@@ -164,7 +189,9 @@ impl<'m, F: Flash<'m>> Weights<'m, F> {
         chunk: usize,
         clock: &impl Clock,
     ) -> Result<(), WeightsError> {
-        self.stream.seek(select, self.chunks, chunk, clock).map_err(|error| self.name(error))
+        self.stream
+            .seek(select, self.chunks, chunk, clock)
+            .map_err(|error| self.name(error))
     }
 
     /// Keeps the flash busy.
@@ -228,12 +255,18 @@ impl<'m, F: Flash<'m>> Weights<'m, F> {
     /// What is ready now, to be shared between lanes.
     pub fn ready(&self) -> Ready<'_> {
         let held = self.stream.held().collect();
-        Ready { chunks: self.chunks, resident: &*self.resident, held }
+        Ready {
+            chunks: self.chunks,
+            resident: &*self.resident,
+            held,
+        }
     }
 
     /// True if the unit at `offset` never leaves memory.
     pub fn is_resident(&self, offset: u64) -> bool {
-        self.chunks[chunk_at(self.chunks, offset)].resident().is_some()
+        self.chunks[chunk_at(self.chunks, offset)]
+            .resident()
+            .is_some()
     }
 
     /// Checks every checksum of a held chunk, on all lanes; reads it again if one is wrong.
@@ -251,7 +284,10 @@ impl<'m, F: Flash<'m>> Weights<'m, F> {
             self.stream.stats.retries += 1;
             let again = self.stream.read_again(index, clock);
             if !again.map_err(|error| self.name(error))? {
-                return Err(WeightsError::Damaged { unit: self.image.unit_at(offset), offset });
+                return Err(WeightsError::Damaged {
+                    unit: self.image.unit_at(offset),
+                    offset,
+                });
             }
         }
     }
@@ -286,10 +322,16 @@ impl<'m, F: Flash<'m>> Weights<'m, F> {
 
     /// The unit that begins at `offset`, and its bytes.
     fn unit_at(&self, offset: u64) -> (Unit, usize) {
-        let Some(id) = self.image.unit_at(offset) else { panic!("byte {offset} is in no section") };
+        let Some(id) = self.image.unit_at(offset) else {
+            panic!("byte {offset} is in no section")
+        };
         let layer = id.layer as usize;
         if id.kind == SectionKind::Ffn as u16 {
-            let expert = if self.image.shape().n_experts == 0 { 0 } else { id.expert as usize };
+            let expert = if self.image.shape().n_experts == 0 {
+                0
+            } else {
+                id.expert as usize
+            };
             let layout = self.image.ffn(layer, expert).bundle;
             return (Unit::Bundle(layout), layout.bytes());
         }

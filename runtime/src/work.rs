@@ -46,11 +46,7 @@ pub struct Inputs<'m> {
 }
 
 impl<'m> Inputs<'m> {
-    pub fn take(
-        arena: &mut Arena<'m>,
-        tokens: usize,
-        wide: usize,
-    ) -> Result<Self, OutOfMemory> {
+    pub fn take(arena: &mut Arena<'m>, tokens: usize, wide: usize) -> Result<Self, OutOfMemory> {
         let blocks = tokens * wide.div_ceil(BLOCK);
         Ok(Inputs {
             x: arena.take(tokens * wide)?,
@@ -70,7 +66,11 @@ impl<'m> Inputs<'m> {
         cols: usize,
         fill: &(dyn Fn(usize, &mut [f32]) + Sync),
     ) {
-        let blocks = if cols.is_multiple_of(BLOCK) { cols / BLOCK } else { 0 };
+        let blocks = if cols.is_multiple_of(BLOCK) {
+            cols / BLOCK
+        } else {
+            0
+        };
         let quantize = |x: &[f32], q: &mut [i8], scales: &mut [f32], sums: &mut [i32]| {
             if blocks > 0 {
                 (kernels.quantize)(x, q, scales, sums);

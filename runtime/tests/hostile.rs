@@ -42,7 +42,11 @@ fn use_head(head: &[u8], file_bytes: u64) -> Result<(), FormatError> {
 
 #[test]
 fn every_byte_of_the_head_may_lie() {
-    let recipe = Recipe { n_experts: 2, tied: false, ..Recipe::default() };
+    let recipe = Recipe {
+        n_experts: 2,
+        tied: false,
+        ..Recipe::default()
+    };
     let whole = tiny_image(&recipe);
     let table_bytes = Image::head_bytes(&whole, whole.len() as u64).unwrap() as usize;
     let head = &whole[..table_bytes];
@@ -52,7 +56,17 @@ fn every_byte_of_the_head_may_lie() {
     let fields = (0..400).chain(SUPERBLOCK_BYTES..head.len());
     let (mut refused, mut read) = (0, 0);
     for at in fields {
-        for value in [0, 1, 2, 0x7f, 0x80, 0xfe, 0xff, head[at] ^ 1, head[at] ^ 0x10] {
+        for value in [
+            0,
+            1,
+            2,
+            0x7f,
+            0x80,
+            0xfe,
+            0xff,
+            head[at] ^ 1,
+            head[at] ^ 0x10,
+        ] {
             let mut bytes = head.to_vec();
             bytes[at] = value;
             reseal(&mut bytes, table_bytes);
@@ -65,7 +79,10 @@ fn every_byte_of_the_head_may_lie() {
             }
         }
     }
-    assert!(refused > 1000 && read > 100, "{refused} refused, {read} read");
+    assert!(
+        refused > 1000 && read > 100,
+        "{refused} refused, {read} read"
+    );
 }
 
 #[test]
@@ -85,11 +102,24 @@ fn a_file_cut_anywhere_is_refused() {
     let whole = tiny_image(&Recipe::default());
     let file_bytes = whole.len() as u64;
     let head_bytes = Image::head_bytes(&whole, file_bytes).unwrap() as usize;
-    let cuts = [0, 1, 7, 8, 9, SUPERBLOCK_BYTES - 1, SUPERBLOCK_BYTES, head_bytes - 1, head_bytes];
+    let cuts = [
+        0,
+        1,
+        7,
+        8,
+        9,
+        SUPERBLOCK_BYTES - 1,
+        SUPERBLOCK_BYTES,
+        head_bytes - 1,
+        head_bytes,
+    ];
     for cut in cuts.into_iter().chain([whole.len() / 2, whole.len() - 1]) {
         let head = &whole[..cut.min(head_bytes)];
         let error = use_head(head, cut as u64).unwrap_err();
-        assert!(matches!(error, FormatError::Truncated { .. }), "{cut}: {error}");
+        assert!(
+            matches!(error, FormatError::Truncated { .. }),
+            "{cut}: {error}"
+        );
     }
 }
 

@@ -15,14 +15,19 @@ use tessera_runtime::{Plan, PlanError, PlanOptions, Session, SessionError};
 
 type Bits = Vec<Vec<u32>>;
 
-const TOKENS: [u32; 20] =
-    [3, 40, 77, 114, 151, 188, 225, 262, 299, 36, 73, 110, 147, 184, 221, 258, 295, 32, 69, 106];
+const TOKENS: [u32; 20] = [
+    3, 40, 77, 114, 151, 188, 225, 262, 299, 36, 73, 110, 147, 184, 221, 258, 295, 32, 69, 106,
+];
 
 fn recipes() -> Vec<Recipe> {
     let base = Recipe::default();
     vec![
         base,
-        Recipe { seed: 2, n_experts: 4, ..base },
+        Recipe {
+            seed: 2,
+            n_experts: 4,
+            ..base
+        },
         Recipe {
             seed: 3,
             attention: WeightType::Q4,
@@ -56,7 +61,13 @@ fn recipes() -> Vec<Recipe> {
 }
 
 fn options(memory_bytes: usize, lanes: usize) -> PlanOptions {
-    PlanOptions { memory_bytes, seq_len: 32, batch_tokens: 8, logits_rows: 3, lanes }
+    PlanOptions {
+        memory_bytes,
+        seq_len: 32,
+        batch_tokens: 8,
+        logits_rows: 3,
+        lanes,
+    }
 }
 
 /// The least memory a model runs in.
@@ -133,7 +144,11 @@ fn budget_lanes_and_flash_never_change_a_bit() {
             assert!(total_bytes <= memory, "{total_bytes} of {memory}");
             let mut region = vec![0xA5; total_bytes];
             let clock = SimClock::default();
-            let latency = if seed % 2 == 0 { Latency::UFS_3_1 } else { Latency::UFS_4_0 };
+            let latency = if seed % 2 == 0 {
+                Latency::UFS_3_1
+            } else {
+                Latency::UFS_4_0
+            };
             let flash = SimFlash::new(&bytes, &clock, latency, seed);
             with_session(image, plan, &mut region, flash, &clock, seed, |session| {
                 let bits = all_bits(session, seed % 5 < 2);
@@ -161,8 +176,15 @@ fn failed_and_altered_reads_are_tried_again_or_reported() {
         let flash = SimFlash::new(&bytes, &clock, Latency::UFS_4_0, seed);
         let flash = Corrupting::new(Faulty::new(flash, seed, 4), seed, 4);
         let lanes = ShuffledLanes::new(2, seed);
-        let session =
-            Session::new(image, plan, &mut region, flash, lanes, &clock, Kernels::best());
+        let session = Session::new(
+            image,
+            plan,
+            &mut region,
+            flash,
+            lanes,
+            &clock,
+            Kernels::best(),
+        );
         let Ok(mut session) = session else { continue };
         if session.load(&mut |_, _| {}).is_err() {
             continue;
@@ -187,7 +209,10 @@ fn failed_and_altered_reads_are_tried_again_or_reported() {
             }
         }
     }
-    assert!(clean > 2000 && reported > 20, "{clean} clean, {reported} reported");
+    assert!(
+        clean > 2000 && reported > 20,
+        "{clean} clean, {reported} reported"
+    );
 }
 
 #[test]
@@ -205,10 +230,22 @@ fn a_damaged_unit_is_named() {
         let clock = SimClock::default();
         let flash = SimFlash::new(&bytes, &clock, Latency::NONE, 1);
         let lanes = ShuffledLanes::new(1, 1);
-        let mut session =
-            Session::new(image, plan, &mut region, flash, lanes, &clock, Kernels::best()).unwrap();
-        let result = session.load(&mut |_, _| {}).and_then(|()| session.append(&[1]).map(|_| ()));
-        let Err(SessionError::Weights(WeightsError::Damaged { unit: Some(unit), .. })) = result
+        let mut session = Session::new(
+            image,
+            plan,
+            &mut region,
+            flash,
+            lanes,
+            &clock,
+            Kernels::best(),
+        )
+        .unwrap();
+        let result = session
+            .load(&mut |_, _| {})
+            .and_then(|()| session.append(&[1]).map(|_| ()));
+        let Err(SessionError::Weights(WeightsError::Damaged {
+            unit: Some(unit), ..
+        })) = result
         else {
             panic!("{result:?}")
         };
@@ -232,11 +269,19 @@ fn cancelling_stops_and_leaves_the_session_usable() {
         session.cancel_with(flag);
         for (pos, token) in TOKENS.into_iter().enumerate() {
             flag.store(true, Ordering::Relaxed);
-            assert_eq!(session.append(&[token]).unwrap_err(), SessionError::Cancelled);
+            assert_eq!(
+                session.append(&[token]).unwrap_err(),
+                SessionError::Cancelled
+            );
             assert_eq!(session.pos(), pos);
             flag.store(false, Ordering::Relaxed);
             let logits = session.append(&[token]).unwrap();
-            assert!(logits.iter().map(|l| l.to_bits()).eq(calm[pos].iter().copied()));
+            assert!(
+                logits
+                    .iter()
+                    .map(|l| l.to_bits())
+                    .eq(calm[pos].iter().copied())
+            );
         }
     });
 }
@@ -252,19 +297,43 @@ fn what_does_not_fit_is_refused_with_both_numbers() {
     with_session(image, plan, &mut region, flash, &clock, 1, |session| {
         assert_eq!(session.append(&[]).unwrap_err(), SessionError::NoTokens);
         let error = session.append(&[1, 300]).unwrap_err();
-        assert_eq!(error, SessionError::TokenOutOfRange { token: 300, vocab_size: 300 });
+        assert_eq!(
+            error,
+            SessionError::TokenOutOfRange {
+                token: 300,
+                vocab_size: 300
+            }
+        );
         let error = session.append(&[1; 33]).unwrap_err();
-        assert_eq!(error, SessionError::ContextLengthExceeded { need: 33, max: 32 });
+        assert_eq!(
+            error,
+            SessionError::ContextLengthExceeded { need: 33, max: 32 }
+        );
         session.append(&[1; 32]).unwrap();
         let error = session.append(&[1]).unwrap_err();
-        assert_eq!(error, SessionError::ContextLengthExceeded { need: 33, max: 32 });
+        assert_eq!(
+            error,
+            SessionError::ContextLengthExceeded { need: 33, max: 32 }
+        );
         session.truncate(31);
         session.append(&[1]).unwrap();
     });
-    let too_long = PlanOptions { seq_len: 129, ..options(1 << 30, 1) };
-    assert_eq!(Plan::new(&image, too_long), Err(PlanError::Context { have: 129, max: 128 }));
+    let too_long = PlanOptions {
+        seq_len: 129,
+        ..options(1 << 30, 1)
+    };
+    assert_eq!(
+        Plan::new(&image, too_long),
+        Err(PlanError::Context {
+            have: 129,
+            max: 128
+        })
+    );
     let too_many = options(1 << 30, 17);
-    assert_eq!(Plan::new(&image, too_many), Err(PlanError::Lanes { have: 17, max: 16 }));
+    assert_eq!(
+        Plan::new(&image, too_many),
+        Err(PlanError::Lanes { have: 17, max: 16 })
+    );
 }
 
 #[test]
@@ -276,6 +345,14 @@ fn a_region_one_page_short_is_refused() {
     let mut region = vec![0; plan.budget.total_bytes().unwrap() - 2 * 4096];
     let flash = SimFlash::new(&bytes, &clock, Latency::NONE, 1);
     let lanes = ShuffledLanes::new(2, 1);
-    let result = Session::new(image, plan, &mut region, flash, lanes, &clock, Kernels::best());
+    let result = Session::new(
+        image,
+        plan,
+        &mut region,
+        flash,
+        lanes,
+        &clock,
+        Kernels::best(),
+    );
     assert!(matches!(result.err(), Some(SessionError::OutOfMemory(_))));
 }

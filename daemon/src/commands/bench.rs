@@ -14,7 +14,10 @@ const WARMUP_TOKENS: usize = 4;
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<()> {
     ensure!(args.repeat > 0, "at least one repetition is needed");
-    ensure!(args.prompt_tokens + args.new_tokens > 0, "nothing to measure: -p 0 -n 0");
+    ensure!(
+        args.prompt_tokens + args.new_tokens > 0,
+        "nothing to measure: -p 0 -n 0"
+    );
     let model = OpenImage::open(&args.engine.image)?;
     let mut options = args.engine.options();
     let longest = args.prompt_tokens.max(args.new_tokens).max(WARMUP_TOKENS);
@@ -65,7 +68,9 @@ fn measure(session: &mut LinuxSession, args: &BenchArgs) -> Result<(Recorder, Di
             session.truncate(0);
             let begun_ns = session.now_ns();
             digest.add(session.append(&prompt)?);
-            recorder.prefills.push((prompt.len(), session.now_ns() - begun_ns));
+            recorder
+                .prefills
+                .push((prompt.len(), session.now_ns() - begun_ns));
         }
         session.truncate(0);
         for &token in &tokens[..args.new_tokens] {

@@ -44,7 +44,9 @@ impl Conversation {
         let end_ids = Vocabulary::end_ids(model, Some(&vocabulary));
         let superblock = model.image.superblock();
         let text = |id: Option<u32>| {
-            id.and_then(|id| vocabulary.tokenizer.text(id)).unwrap_or("").to_owned()
+            id.and_then(|id| vocabulary.tokenizer.text(id))
+                .unwrap_or("")
+                .to_owned()
         };
         let vocab_size = session.image().shape().vocab_size;
         Ok(Conversation {
@@ -70,11 +72,7 @@ impl Conversation {
     ///
     /// # Errors
     /// A context that is full; then the turn is forgotten.
-    pub fn say(
-        &mut self,
-        text: &str,
-        emit: &mut dyn FnMut(&str) -> Result<()>,
-    ) -> Result<Finish> {
+    pub fn say(&mut self, text: &str, emit: &mut dyn FnMut(&str) -> Result<()>) -> Result<Finish> {
         let guarded = self.vocabulary.tokenizer.guard(text);
         self.messages.push(Message::new("user", &guarded));
         let result = self.answer(emit);
@@ -100,7 +98,10 @@ impl Conversation {
         };
         let rendered = self.template.render(&self.messages, &options)?;
         let add_bos = self.vocabulary.add_bos;
-        let ids = self.vocabulary.tokenizer.encode_rendered(&rendered, add_bos)?;
+        let ids = self
+            .vocabulary
+            .tokenizer
+            .encode_rendered(&rendered, add_bos)?;
         // What the context already holds is not computed again; one token at least is.
         let known = &self.generator.history[..self.session.pos()];
         let same = known.iter().zip(&ids).take_while(|(a, b)| a == b).count();
@@ -126,8 +127,7 @@ impl Conversation {
 pub fn run(args: &ChatArgs) -> Result<()> {
     let model = OpenImage::open(&args.engine.image)?;
     let template = args.template.as_deref();
-    let mut talk =
-        Conversation::start(&model, &args.engine.options(), template, &args.generate)?;
+    let mut talk = Conversation::start(&model, &args.engine.options(), template, &args.generate)?;
     if let Some(system) = &args.system {
         talk.set_system(system);
     }
@@ -159,7 +159,9 @@ fn converse(talk: &mut Conversation, print: &mut dyn FnMut(&str) -> Result<()>) 
             eprint!("> ");
             stderr().flush()?;
         }
-        let Some(line) = lines.next().transpose()? else { return Ok(()) };
+        let Some(line) = lines.next().transpose()? else {
+            return Ok(());
+        };
         if line.trim().is_empty() {
             return Ok(());
         }

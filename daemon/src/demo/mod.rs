@@ -41,8 +41,10 @@ pub fn run() -> Result<()> {
         logits_rows: 1,
         ..EngineOptions::default()
     };
-    let generate = GenerateArgs { max_tokens: TOKENS, ..GenerateArgs::default() };
-    tessera_hal::linux::reset_peak();
+    let generate = GenerateArgs {
+        max_tokens: TOKENS,
+        ..GenerateArgs::default()
+    };
     let mut talk = Conversation::start(&opened, &options, None, &generate)?;
     println!("> {QUESTION}\n");
     talk.say(QUESTION, &mut |text| {
@@ -53,7 +55,10 @@ pub fn run() -> Result<()> {
     println!("\n");
     eprintln!("{}; {}", talk.report.io, talk.report.lanes);
     talk.recorder.metrics(&talk.session, &talk.report).print();
-    eprintln!("\nGo on with: tessera chat --image {} --memory 46M", image.display());
+    eprintln!(
+        "\nGo on with: tessera chat --image {} --memory 46M",
+        image.display()
+    );
     Ok(())
 }
 

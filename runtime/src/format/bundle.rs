@@ -2,8 +2,8 @@
 
 use tessera_kernels::{Rows, WeightType};
 
-use super::field::{put_u32, u32_at};
 use super::PAGE_BYTES;
+use super::field::{put_u32, u32_at};
 
 /// Bytes at the end of the first part that hold the checksums of the rest and of the first part.
 const CRC_BYTES: usize = 8;
@@ -93,7 +93,11 @@ impl BundleLayout {
         let (k, dim, p) = (self.neurons, self.dim, self.places());
         let rows = |ty, codes, scales| Rows::new(ty, k, dim, codes, scales);
         BundleParts {
-            gate: rows(self.gate, &bundle[..p.gate_scales], &bundle[p.gate_scales..p.up_scales]),
+            gate: rows(
+                self.gate,
+                &bundle[..p.gate_scales],
+                &bundle[p.gate_scales..p.up_scales],
+            ),
             up: rows(
                 self.up,
                 &bundle[p.up_codes..p.down_codes],
@@ -151,8 +155,7 @@ impl BundleLayout {
     pub fn is_intact(&self, bundle: &[u8], crc32c: fn(u32, &[u8]) -> u32) -> bool {
         let (first, rest) = bundle.split_at(self.first_bytes());
         let at = first.len() - CRC_BYTES;
-        crc32c(0, &first[..at + 4]) == u32_at(first, at + 4)
-            && crc32c(0, rest) == u32_at(first, at)
+        crc32c(0, &first[..at + 4]) == u32_at(first, at + 4) && crc32c(0, rest) == u32_at(first, at)
     }
 }
 
@@ -164,14 +167,26 @@ mod tests {
     #[test]
     fn a_4bit_neuron_of_4096_is_two_pages() {
         let ty = WeightType::Q4;
-        let layout = BundleLayout { dim: 4096, neurons: 1, gate: ty, up: ty, down: ty };
+        let layout = BundleLayout {
+            dim: 4096,
+            neurons: 1,
+            gate: ty,
+            up: ty,
+            down: ty,
+        };
         assert_eq!((layout.first_bytes(), layout.bytes()), (4096, 8192));
     }
 
     #[test]
     fn every_part_reads_back_and_every_byte_is_checked() {
         let (gate, up, down) = (WeightType::Q4O, WeightType::Q4, WeightType::Q8);
-        let layout = BundleLayout { dim: 64, neurons: 2, gate, up, down };
+        let layout = BundleLayout {
+            dim: 64,
+            neurons: 2,
+            gate,
+            up,
+            down,
+        };
         let mut bundle = [0u8; 8192];
         assert_eq!(layout.bytes(), bundle.len());
         for index in 0..2u8 {

@@ -84,10 +84,19 @@ impl core::fmt::Display for FormatError {
         match *self {
             Self::NotAnImage => write!(f, "not a Tessera image (wrong magic)"),
             Self::Version { have, want } => {
-                write!(f, "image of format version {have}, this build reads version {want}: pack it again")
+                write!(
+                    f,
+                    "image of format version {have}, this build reads version {want}: pack it again"
+                )
             }
-            Self::Truncated { have_bytes, need_bytes } => {
-                write!(f, "image of {have_bytes} bytes, {need_bytes} are needed: it was cut short")
+            Self::Truncated {
+                have_bytes,
+                need_bytes,
+            } => {
+                write!(
+                    f,
+                    "image of {have_bytes} bytes, {need_bytes} are needed: it was cut short"
+                )
             }
             Self::SuperblockChecksum => write!(f, "the superblock's checksum is wrong"),
             Self::TableChecksum => write!(f, "the section table's checksum is wrong"),
@@ -96,16 +105,37 @@ impl core::fmt::Display for FormatError {
                 write!(f, "section table: {have} entries, the shape needs {need}")
             }
             Self::EntryKind { entry, have, want } => {
-                write!(f, "section table entry {entry}: kind {have} where {want} belongs")
+                write!(
+                    f,
+                    "section table entry {entry}: kind {have} where {want} belongs"
+                )
             }
-            Self::EntryField { entry, what, have, want } => {
-                write!(f, "section table entry {entry}: {what} is {have}, the shape gives {want}")
+            Self::EntryField {
+                entry,
+                what,
+                have,
+                want,
+            } => {
+                write!(
+                    f,
+                    "section table entry {entry}: {what} is {have}, the shape gives {want}"
+                )
             }
-            Self::EntryPlace { entry, offset, bytes } => {
-                write!(f, "section table entry {entry}: {bytes} bytes at {offset} are misplaced")
+            Self::EntryPlace {
+                entry,
+                offset,
+                bytes,
+            } => {
+                write!(
+                    f,
+                    "section table entry {entry}: {bytes} bytes at {offset} are misplaced"
+                )
             }
             Self::WeightType { entry, number } => {
-                write!(f, "section table entry {entry}: unknown weight type {number}")
+                write!(
+                    f,
+                    "section table entry {entry}: unknown weight type {number}"
+                )
             }
         }
     }

@@ -28,7 +28,11 @@ pub struct UnitId {
 impl core::fmt::Display for UnitId {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let kind = SectionKind::from_u16(self.kind);
-        let word = if kind == Some(SectionKind::Ffn) { "bundle" } else { "tile" };
+        let word = if kind == Some(SectionKind::Ffn) {
+            "bundle"
+        } else {
+            "tile"
+        };
         write!(f, "{}", kind.map_or("unknown section", SectionKind::name))?;
         if self.layer != NO_INDEX {
             write!(f, ", layer {}", self.layer)?;
@@ -74,7 +78,10 @@ impl<'a> Image<'a> {
         let need_bytes = Self::head_bytes(head, file_bytes)?;
         let have_bytes = head.len() as u64;
         if have_bytes < need_bytes {
-            return Err(FormatError::Truncated { have_bytes, need_bytes });
+            return Err(FormatError::Truncated {
+                have_bytes,
+                need_bytes,
+            });
         }
         let superblock = Superblock::parse(head, file_bytes)?;
         let table = &head[superblock.table_offset as usize..need_bytes as usize];
@@ -91,7 +98,10 @@ impl<'a> Image<'a> {
         let need = self.entry_lm_head() + 1;
         let have = self.superblock.table_entries;
         if (have as usize) < need {
-            return Err(FormatError::EntryCount { have, need: need as u32 });
+            return Err(FormatError::EntryCount {
+                have,
+                need: need as u32,
+            });
         }
         let mut end = self.superblock.table_offset + self.table.len() as u64;
         for index in 0..have {
@@ -102,7 +112,12 @@ impl<'a> Image<'a> {
                 && section.data_bytes > section.bytes
             {
                 let (have, want) = (section.data_bytes, section.bytes);
-                return Err(FormatError::EntryField { entry: index, what: "data", have, want });
+                return Err(FormatError::EntryField {
+                    entry: index,
+                    what: "data",
+                    have,
+                    want,
+                });
             }
         }
         let vectors = VectorsLayout::new(shape).len() as u64 * 4;
@@ -112,7 +127,13 @@ impl<'a> Image<'a> {
         if !shape.tied_embeddings {
             self.check_matrix(1, SectionKind::Embedding, NO_INDEX, vocab, dim)?;
         }
-        self.check_matrix(self.entry_lm_head(), SectionKind::LmHead, NO_INDEX, vocab, dim)?;
+        self.check_matrix(
+            self.entry_lm_head(),
+            SectionKind::LmHead,
+            NO_INDEX,
+            vocab,
+            dim,
+        )?;
         for layer in 0..shape.n_layers {
             let at = self.entry_layer(layer);
             let (layer, q_dim, kv_dim) = (layer as u16, shape.q_dim(), shape.kv_dim());
@@ -138,7 +159,11 @@ impl<'a> Image<'a> {
                 && offset.is_multiple_of(align)
                 && bytes.is_multiple_of(PAGE_BYTES as u64)
         });
-        end.ok_or(FormatError::EntryPlace { entry, offset, bytes })
+        end.ok_or(FormatError::EntryPlace {
+            entry,
+            offset,
+            bytes,
+        })
     }
 
     fn check_name(
@@ -152,7 +177,11 @@ impl<'a> Image<'a> {
         let index = entry as u32;
         if section.kind != kind as u16 {
             let (have, want) = (section.kind, kind as u16);
-            return Err(FormatError::EntryKind { entry: index, have, want });
+            return Err(FormatError::EntryKind {
+                entry: index,
+                have,
+                want,
+            });
         }
         self.check_field(entry, "layer", section.layer as u64, layer as u64)?;
         self.check_field(entry, "expert", section.expert as u64, expert as u64)
@@ -166,16 +195,30 @@ impl<'a> Image<'a> {
         want: u64,
     ) -> Result<(), FormatError> {
         let entry = entry as u32;
-        if have == want { Ok(()) } else { Err(FormatError::EntryField { entry, what, have, want }) }
+        if have == want {
+            Ok(())
+        } else {
+            Err(FormatError::EntryField {
+                entry,
+                what,
+                have,
+                want,
+            })
+        }
     }
 
     fn check_type(&self, entry: usize, index: usize) -> Result<WeightType, FormatError> {
         let section = self.section(entry);
         let number = section.types[index];
-        let ty = section
-            .weight_type(index)
-            .ok_or(FormatError::WeightType { entry: entry as u32, number })?;
-        let block = if ty.is_quantized() { tessera_kernels::BLOCK as u64 } else { 1 };
+        let ty = section.weight_type(index).ok_or(FormatError::WeightType {
+            entry: entry as u32,
+            number,
+        })?;
+        let block = if ty.is_quantized() {
+            tessera_kernels::BLOCK as u64
+        } else {
+            1
+        };
         let cols = section.cols as u64;
         self.check_field(entry, "cols", cols, cols.next_multiple_of(block))?;
         Ok(ty)
@@ -199,7 +242,12 @@ impl<'a> Image<'a> {
         self.check_field(entry, "tile rows", unit_rows as u64, allowed)?;
         let map = self.matrix(entry);
         let tile_bytes = map.tile.tile_bytes(unit_rows);
-        self.check_field(entry, "tile bytes", section.unit_bytes as u64, tile_bytes as u64)?;
+        self.check_field(
+            entry,
+            "tile bytes",
+            section.unit_bytes as u64,
+            tile_bytes as u64,
+        )?;
         let largest = tile_bytes.min(UNIT_BYTES_MAX) as u64;
         self.check_field(entry, "tile bytes", tile_bytes as u64, largest)?;
         self.check_field(entry, "bytes", section.bytes, map.bytes())
@@ -207,7 +255,11 @@ impl<'a> Image<'a> {
 
     fn check_ffn(&self, entry: usize, layer: u16, expert: u16) -> Result<(), FormatError> {
         let shape = self.shape();
-        let expert = if shape.n_experts == 0 { NO_INDEX } else { expert };
+        let expert = if shape.n_experts == 0 {
+            NO_INDEX
+        } else {
+            expert
+        };
         self.check_name(entry, SectionKind::Ffn, layer, expert)?;
         let section = self.section(entry);
         self.check_field(entry, "rows", section.rows as u64, shape.ffn_dim as u64)?;
@@ -221,7 +273,12 @@ impl<'a> Image<'a> {
         let first = map.bundle.first_bytes() as u64;
         self.check_field(entry, "first part", section.first_bytes as u64, first)?;
         let bytes = map.bundle.bytes();
-        self.check_field(entry, "bundle bytes", section.unit_bytes as u64, bytes as u64)?;
+        self.check_field(
+            entry,
+            "bundle bytes",
+            section.unit_bytes as u64,
+            bytes as u64,
+        )?;
         let largest = bytes.min(UNIT_BYTES_MAX) as u64;
         self.check_field(entry, "bundle bytes", bytes as u64, largest)?;
         self.check_field(entry, "bytes", section.bytes, map.bytes())
@@ -249,7 +306,9 @@ impl<'a> Image<'a> {
 
     /// The first section of a kind.
     pub fn find(&self, kind: SectionKind) -> Option<Section> {
-        (0..self.n_sections()).map(|i| self.section(i)).find(|s| s.kind == kind as u16)
+        (0..self.n_sections())
+            .map(|i| self.section(i))
+            .find(|s| s.kind == kind as u16)
     }
 
     fn entry_layer(&self, layer: usize) -> usize {
@@ -264,9 +323,16 @@ impl<'a> Image<'a> {
     fn matrix(&self, entry: usize) -> MatrixMap {
         let section = self.section(entry);
         let ty = section.weight_type(0).unwrap_or(WeightType::F32);
-        let tile =
-            TileLayout { ty, cols: section.cols as usize, rows: section.unit_rows as usize };
-        MatrixMap { offset: section.offset, rows: section.rows as usize, tile }
+        let tile = TileLayout {
+            ty,
+            cols: section.cols as usize,
+            rows: section.unit_rows as usize,
+        };
+        MatrixMap {
+            offset: section.offset,
+            rows: section.rows as usize,
+            tile,
+        }
     }
 
     fn ffn_at(&self, entry: usize) -> FfnMap {
@@ -279,7 +345,11 @@ impl<'a> Image<'a> {
             up: ty(1),
             down: ty(2),
         };
-        FfnMap { offset: section.offset, neurons: section.rows as usize, bundle }
+        FfnMap {
+            offset: section.offset,
+            neurons: section.rows as usize,
+            bundle,
+        }
     }
 
     /// The vectors section.
@@ -289,7 +359,11 @@ impl<'a> Image<'a> {
 
     /// The embedding: its own matrix, or the lm_head's where they are tied.
     pub fn embedding(&self) -> MatrixMap {
-        if self.shape().tied_embeddings { self.lm_head() } else { self.matrix(1) }
+        if self.shape().tied_embeddings {
+            self.lm_head()
+        } else {
+            self.matrix(1)
+        }
     }
 
     /// q, k, v and o of a layer.
@@ -313,10 +387,15 @@ impl<'a> Image<'a> {
         let (mut low, mut high) = (0, self.n_sections());
         while low < high {
             let middle = (low + high) / 2;
-            if self.section(middle).offset <= offset { low = middle + 1 } else { high = middle }
+            if self.section(middle).offset <= offset {
+                low = middle + 1
+            } else {
+                high = middle
+            }
         }
         let section = self.section(low.checked_sub(1)?);
-        let within = (offset - section.offset < section.bytes).then_some(offset - section.offset)?;
+        let within =
+            (offset - section.offset < section.bytes).then_some(offset - section.offset)?;
         Some(UnitId {
             kind: section.kind,
             layer: section.layer,

@@ -2,9 +2,9 @@
 
 use tessera_kernels::{Rows, WeightType};
 
+use super::PAGE_BYTES;
 use super::bundle::BundleLayout;
 use super::field::{put_u32, u32_at};
-use super::PAGE_BYTES;
 
 /// Bytes at a tile's end that hold its checksum.
 const CRC_BYTES: usize = 4;
@@ -39,7 +39,13 @@ impl TileLayout {
     pub fn view<'a>(&self, rows: usize, tile: &'a [u8]) -> Rows<'a> {
         let scales_at = self.scales_at(rows);
         let end = scales_at + rows * self.ty.scale_bytes(self.cols);
-        Rows::new(self.ty, rows, self.cols, &tile[..scales_at], &tile[scales_at..end])
+        Rows::new(
+            self.ty,
+            rows,
+            self.cols,
+            &tile[..scales_at],
+            &tile[scales_at..end],
+        )
     }
 
     /// Writes the checksum of a finished tile.
@@ -155,7 +161,11 @@ mod tests {
                 for rows in [1, 7, 192, 151_936] {
                     let best = choose_tile_rows(ty, rows, cols, 65536);
                     assert!(best >= 1 && best <= rows, "{ty:?} {rows} {cols}: {best}");
-                    let tile = TileLayout { ty, cols, rows: best };
+                    let tile = TileLayout {
+                        ty,
+                        cols,
+                        rows: best,
+                    };
                     if best < rows && best >= 8 {
                         assert!(best.is_multiple_of(8), "{ty:?} {cols}: {best}");
                         let waste = tile.tile_bytes(best) - best * ty.row_bytes(cols);

@@ -78,7 +78,11 @@ pub struct Superblock {
 impl Superblock {
     /// Name of the model.
     pub fn name(&self) -> &str {
-        let len = self.name.iter().position(|&byte| byte == 0).unwrap_or(self.name.len());
+        let len = self
+            .name
+            .iter()
+            .position(|&byte| byte == 0)
+            .unwrap_or(self.name.len());
         core::str::from_utf8(&self.name[..len]).unwrap_or("")
     }
 
@@ -95,11 +99,17 @@ impl Superblock {
         }
         if bytes.len() < SUPERBLOCK_BYTES {
             let need_bytes = SUPERBLOCK_BYTES as u64;
-            return Err(FormatError::Truncated { have_bytes, need_bytes });
+            return Err(FormatError::Truncated {
+                have_bytes,
+                need_bytes,
+            });
         }
         let version = u32_at(bytes, at::VERSION);
         if version != VERSION {
-            return Err(FormatError::Version { have: version, want: VERSION });
+            return Err(FormatError::Version {
+                have: version,
+                want: VERSION,
+            });
         }
         if checksum(&bytes[..at::CRC]) != u32_at(bytes, at::CRC) {
             return Err(FormatError::SuperblockChecksum);
@@ -112,7 +122,10 @@ impl Superblock {
         }
         if superblock.image_bytes > file_bytes {
             let need_bytes = superblock.image_bytes;
-            return Err(FormatError::Truncated { have_bytes: file_bytes, need_bytes });
+            return Err(FormatError::Truncated {
+                have_bytes: file_bytes,
+                need_bytes,
+            });
         }
         Ok(superblock)
     }
@@ -122,7 +135,8 @@ impl Superblock {
         let flags = u32_at(bytes, at::FLAGS);
         let activation = u32_at(bytes, at::ACTIVATION);
         let eos_count = u32_at(bytes, at::EOS_COUNT) as usize;
-        let range = |what, have, max| FormatError::Shape(ShapeError::OutOfRange { what, have, max });
+        let range =
+            |what, have, max| FormatError::Shape(ShapeError::OutOfRange { what, have, max });
         let shape = Shape {
             dim: number(0),
             ffn_dim: number(1),
@@ -181,8 +195,17 @@ impl Superblock {
         put_u32(bytes, at::TABLE_CRC, self.table_crc);
         let s = &self.shape;
         let numbers = [
-            s.dim, s.ffn_dim, s.n_layers, s.n_heads, s.n_kv_heads, s.head_dim, s.vocab_size,
-            s.seq_len, s.n_experts, s.n_experts_used, s.sliding_window,
+            s.dim,
+            s.ffn_dim,
+            s.n_layers,
+            s.n_heads,
+            s.n_kv_heads,
+            s.head_dim,
+            s.vocab_size,
+            s.seq_len,
+            s.n_experts,
+            s.n_experts_used,
+            s.sliding_window,
         ];
         for (index, number) in numbers.into_iter().enumerate() {
             put_u32(bytes, at::SHAPE + 4 * index, number as u32);
@@ -198,7 +221,9 @@ impl Superblock {
             (s.kv_f32, flag::KV_F32),
             (self.add_bos, flag::ADD_BOS),
         ];
-        let flags = flags.iter().fold(0, |all, &(on, bit)| if on { all | bit } else { all });
+        let flags = flags
+            .iter()
+            .fold(0, |all, &(on, bit)| if on { all | bit } else { all });
         put_u32(bytes, at::FLAGS, flags);
         put_u32(bytes, at::BUNDLE_NEURONS, s.bundle_neurons as u32);
         put_u32(bytes, at::CLUSTER_NEURONS, s.cluster_neurons as u32);

@@ -47,7 +47,11 @@ impl VectorsLayout {
     }
 
     fn biases_len(&self) -> usize {
-        if self.bias { self.q_dim + 2 * self.kv_dim } else { 0 }
+        if self.bias {
+            self.q_dim + 2 * self.kv_dim
+        } else {
+            0
+        }
     }
 
     fn qk_norms_len(&self) -> usize {

@@ -93,13 +93,18 @@ impl Writer {
     }
 
     fn begin(&mut self, align: u64) -> u64 {
-        self.bytes.resize(self.bytes.len().next_multiple_of(align as usize), 0);
+        self.bytes
+            .resize(self.bytes.len().next_multiple_of(align as usize), 0);
         self.bytes.len() as u64
     }
 
     fn matrix(&mut self, kind: SectionKind, layer: u16, ty: WeightType, rows: usize, cols: usize) {
         let offset = self.begin(kind.align_bytes());
-        let tile = TileLayout { ty, cols, rows: 24.min(rows) };
+        let tile = TileLayout {
+            ty,
+            cols,
+            rows: 24.min(rows),
+        };
         let map = MatrixMap { offset, rows, tile };
         for index in 0..map.n_tiles() {
             let rows = map.tile_rows(index);
@@ -153,16 +158,26 @@ impl Writer {
 
     fn vectors(&mut self, shape: &Shape) {
         let layout = VectorsLayout::new(shape);
-        let mut values: Vec<f32> = (0..layout.len()).map(|_| 1.0 + self.uniform() * 0.3).collect();
+        let mut values: Vec<f32> = (0..layout.len())
+            .map(|_| 1.0 + self.uniform() * 0.3)
+            .collect();
         for (i, freq) in values[layout.inv_freq()].iter_mut().enumerate() {
             *freq = 10000f32.powf(-2.0 * i as f32 / shape.head_dim as f32);
         }
         let offset = self.begin(SECTION_ALIGN_BYTES);
-        let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let data: Vec<u8> = values
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect();
         self.bytes.extend(&data);
         let end = self.begin(4096);
-        let mut section =
-            Section::new(SectionKind::Vectors, NO_INDEX, NO_INDEX, offset, end - offset);
+        let mut section = Section::new(
+            SectionKind::Vectors,
+            NO_INDEX,
+            NO_INDEX,
+            offset,
+            end - offset,
+        );
         section.data_bytes = data.len() as u64;
         section.crc = (Kernels::SCALAR.crc32c)(0, &data);
         self.sections.push(section);
@@ -175,10 +190,20 @@ pub fn tiny_image(recipe: &Recipe) -> Vec<u8> {
     let n_sections = 3 + shape.n_layers * (4 + shape.n_ffns());
     let table_end = SUPERBLOCK_BYTES + n_sections * ENTRY_BYTES;
     let state = recipe.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut w = Writer { bytes: vec![0; table_end], sections: Vec::new(), state };
+    let mut w = Writer {
+        bytes: vec![0; table_end],
+        sections: Vec::new(),
+        state,
+    };
     w.vectors(&shape);
     if !shape.tied_embeddings {
-        w.matrix(SectionKind::Embedding, NO_INDEX, WeightType::Q8, shape.vocab_size, shape.dim);
+        w.matrix(
+            SectionKind::Embedding,
+            NO_INDEX,
+            WeightType::Q8,
+            shape.vocab_size,
+            shape.dim,
+        );
     }
     for layer in 0..shape.n_layers as u16 {
         let (q, kv) = (shape.q_dim(), shape.kv_dim());
@@ -187,11 +212,21 @@ pub fn tiny_image(recipe: &Recipe) -> Vec<u8> {
         w.matrix(SectionKind::AttnV, layer, WeightType::Q8, kv, shape.dim);
         w.matrix(SectionKind::AttnO, layer, recipe.attention, shape.dim, q);
         for expert in 0..shape.n_ffns() as u16 {
-            let expert = if shape.n_experts == 0 { NO_INDEX } else { expert };
+            let expert = if shape.n_experts == 0 {
+                NO_INDEX
+            } else {
+                expert
+            };
             w.ffn(&shape, recipe, layer, expert);
         }
     }
-    w.matrix(SectionKind::LmHead, NO_INDEX, WeightType::Q6, shape.vocab_size, shape.dim);
+    w.matrix(
+        SectionKind::LmHead,
+        NO_INDEX,
+        WeightType::Q6,
+        shape.vocab_size,
+        shape.dim,
+    );
     let image_bytes = w.begin(SECTION_ALIGN_BYTES);
     let mut table = vec![0; w.sections.len() * ENTRY_BYTES];
     for (entry, section) in table.chunks_exact_mut(ENTRY_BYTES).zip(&w.sections) {
@@ -210,8 +245,9 @@ pub fn tiny_image(recipe: &Recipe) -> Vec<u8> {
         eos_count: 0,
         name: [0; 128],
     };
-    let head: &mut [u8; SUPERBLOCK_BYTES] =
-        (&mut w.bytes[..SUPERBLOCK_BYTES]).try_into().expect("the superblock's size");
+    let head: &mut [u8; SUPERBLOCK_BYTES] = (&mut w.bytes[..SUPERBLOCK_BYTES])
+        .try_into()
+        .expect("the superblock's size");
     superblock.write(head);
     w.bytes[SUPERBLOCK_BYTES..][..table.len()].copy_from_slice(&table);
     w.bytes

@@ -12,6 +12,10 @@ use crate::view::NeuronRows;
 
 /// Neurons of a lane.
 pub(super) const QUAD: usize = 4;
+/// How far ahead a row's codes are asked for, in pairs of blocks.
+const PAIRS_AHEAD: usize = 8;
+/// How far ahead a row's scales are asked for.
+const SCALES_AHEAD_BYTES: usize = 128;
 /// Quads of a group.
 pub(super) const QUADS: usize = GROUP / QUAD;
 
@@ -46,33 +50,41 @@ struct Coefficients {
 fn quantized<S: Simd8, const TY: u8>(s: S, w: &NeuronRows<'_>, h: &[f32], acc: &mut [f32]) {
     let blocks = w.cols() / BLOCK;
     let rows = Quads::new(w);
-    let next_group = distance_to_next(w);
-    for codes in w.codes() {
-        prefetch_codes::<S, TY>(s, codes, 0);
-    }
+    let next_codes = distance_to_next(w.codes());
+    let next_scales = distance_to_next(w.scales());
+    let pairs = blocks.div_ceil(2);
     for (eight, acc) in acc.chunks_mut(8 * BLOCK).enumerate() {
         // The last blocks again, where there are no eight more.
         let first = (eight * 8).min(blocks.saturating_sub(8));
         let last = (eight + 1) * 8 >= blocks;
-        let ahead = if last {
-            next_group
+        let scales_ahead = if last {
+            next_scales
         } else {
-            (eight + 1) * code_bytes::<TY>(8)
+            first * 2 + SCALES_AHEAD_BYTES
         };
-        let coefficients = Coefficients::new::<S, TY>(s, w, h, first, ahead);
+        let coefficients = Coefficients::new::<S, TY>(s, w, h, first, scales_ahead);
         for (pair, acc) in acc.chunks_mut(2 * BLOCK).enumerate() {
             let pair = eight * 4 + pair;
+            let ahead = pair + PAIRS_AHEAD;
+            let ahead = if ahead < pairs {
+                ahead * code_bytes::<TY>(2)
+            } else {
+                next_codes + (ahead - pairs) * code_bytes::<TY>(2)
+            };
+            for codes in w.codes() {
+                s.prefetch(codes, ahead);
+            }
             add_pair::<S, TY>(s, &rows, &coefficients, pair, 2 * pair - first, acc);
         }
     }
 }
 
-/// Bytes from a neuron's codes to those of the same place in the next group, if neurons lie at
-/// equal distances; else 0.
+/// Bytes from a neuron's row to the one at its place in the next group, if rows lie at equal
+/// distances; else 0.
 #[inline(always)]
-fn distance_to_next(w: &NeuronRows<'_>) -> usize {
-    match w.codes() {
-        all @ [first, second, .., last] if all.len() == GROUP => {
+fn distance_to_next(rows: &[&[u8]]) -> usize {
+    match rows {
+        [first, second, .., last] if rows.len() == GROUP => {
             let step = (second.as_ptr() as usize).wrapping_sub(first.as_ptr() as usize);
             let whole = (last.as_ptr() as usize).wrapping_sub(first.as_ptr() as usize);
             if step.wrapping_mul(GROUP - 1) == whole {
@@ -85,23 +97,16 @@ fn distance_to_next(w: &NeuronRows<'_>) -> usize {
     }
 }
 
-/// Asks for eight blocks' codes.
-#[inline(always)]
-fn prefetch_codes<S: Simd8, const TY: u8>(s: S, codes: &[u8], ahead: usize) {
-    for line in 0..code_bytes::<TY>(8) / 64 {
-        s.prefetch(codes, ahead + line * 64);
-    }
-}
-
 impl Coefficients {
-    /// For eight blocks from `first` on, or all if there are fewer. Codes `ahead` are asked for.
+    /// For eight blocks from `first` on, or all if there are fewer. Scales `scales_ahead` bytes
+    /// from a row's start are asked for.
     #[inline(always)]
     fn new<S: Simd8, const TY: u8>(
         s: S,
         w: &NeuronRows<'_>,
         h: &[f32],
         first: usize,
-        ahead: usize,
+        scales_ahead: usize,
     ) -> Self {
         let blocks = w.cols() / BLOCK;
         let magnitude = s.splat_w(0x7fff_ffff);
@@ -109,12 +114,11 @@ impl Coefficients {
         let (mut top, mut offset) = (s.splat_w(0), s.splat(0.0));
         for (n, (scales, &h)) in w.scales().iter().zip(h).enumerate() {
             let h = s.splat(h);
-            prefetch_codes::<S, TY>(s, w.codes()[n], ahead);
-            s.prefetch(scales, first * 2 + 128);
+            s.prefetch(scales, scales_ahead);
             g[n] = s.mul(h, halves_at(s, scales, first, blocks));
             top = s.max_w(top, s.and_w(magnitude, s.bits(g[n])));
             if TY == Q4O {
-                s.prefetch(scales, (blocks + first) * 2 + 128);
+                s.prefetch(scales, blocks * 2 + scales_ahead);
                 let m = halves_at(s, scales, blocks + first, blocks);
                 offset = s.add(offset, s.mul(h, m));
             }

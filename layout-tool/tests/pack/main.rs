@@ -1,0 +1,10 @@
+//! Small models packed, read back with the runtime's own views, damaged and compared.
+
+mod command;
+mod damage;
+mod document;
+mod golden;
+mod model;
+mod refusals;
+mod types;
+mod weights;
