@@ -89,7 +89,7 @@ impl Kernels {
         } else {
             TOKENS_AT_ONCE
         };
-        SCRATCH_FIXED_BYTES + blocks * PANEL_BLOCK_BYTES + tokens * blocks * size_of::<f32>()
+        SCRATCH_FIXED_BYTES + blocks * (PANEL_BLOCK_BYTES + tokens * TOKEN_BLOCK_BYTES)
     }
 }
 
@@ -97,6 +97,8 @@ impl Kernels {
 pub(crate) const TOKENS_AT_ONCE: usize = 128;
 /// One block of a panel of 16 rows: codes one a byte, and f32 scales and minima.
 const PANEL_BLOCK_BYTES: usize = 16 * BLOCK + 2 * 16 * size_of::<f32>();
+/// One block of a token in `matmul`: its scale and what its sum gives.
+const TOKEN_BLOCK_BYTES: usize = 2 * size_of::<f32>();
 /// What does not grow: alignment, and the buffers of a pair of blocks of a down sum.
 const SCRATCH_FIXED_BYTES: usize = 12_288;
 

@@ -10,6 +10,7 @@ pub struct Rows<'a> {
     rows: usize,
     codes: &'a [u8],
     scales: &'a [u8],
+    ahead: &'a [u8],
 }
 
 impl<'a> Rows<'a> {
@@ -36,7 +37,22 @@ impl<'a> Rows<'a> {
             rows,
             codes,
             scales,
+            ahead: &[],
         }
+    }
+
+    /// The same rows; a product of them also asks memory for `next`, which will be needed
+    /// afterwards, instead of for what follows the rows.
+    pub fn then(self, next: &'a [u8]) -> Self {
+        Rows {
+            ahead: next,
+            ..self
+        }
+    }
+
+    /// What is asked for while these rows are computed; empty: what follows them.
+    pub fn ahead(&self) -> &'a [u8] {
+        self.ahead
     }
 
     /// Type of the weights.
@@ -149,6 +165,7 @@ pub struct NeuronRows<'a> {
     len: usize,
     codes: [&'a [u8]; GROUP],
     scales: [&'a [u8]; GROUP],
+    ahead: &'a [u8],
 }
 
 impl<'a> NeuronRows<'a> {
@@ -164,7 +181,18 @@ impl<'a> NeuronRows<'a> {
             len: 0,
             codes: [&[]; GROUP],
             scales: [&[]; GROUP],
+            ahead: &[],
         }
+    }
+
+    /// Asks memory for `next`, which will be needed afterwards, while these are computed.
+    pub fn then(&mut self, next: &'a [u8]) {
+        self.ahead = next;
+    }
+
+    /// What is asked for while these neurons are computed; empty: what follows them.
+    pub fn ahead(&self) -> &'a [u8] {
+        self.ahead
     }
 
     /// Adds one neuron.

@@ -56,7 +56,10 @@ impl ImageFile {
             path: path.to_owned(),
             message: error.to_string(),
         };
-        let format = |error| ImageError::Format { path: path.to_owned(), error };
+        let format = |error| ImageError::Format {
+            path: path.to_owned(),
+            error,
+        };
         let file = File::open(path).map_err(io)?;
         let file_bytes = file.metadata().map_err(io)?.len();
         let mut head = vec![0; file_bytes.min(SUPERBLOCK_BYTES as u64) as usize];
@@ -65,7 +68,12 @@ impl ImageFile {
         head.resize(head_bytes as usize, 0);
         file.read_exact_at(&mut head, 0).map_err(io)?;
         Image::new_checked(&head, file_bytes).map_err(format)?;
-        Ok(ImageFile { path: path.to_owned(), file, head, file_bytes })
+        Ok(ImageFile {
+            path: path.to_owned(),
+            file,
+            head,
+            file_bytes,
+        })
     }
 
     /// Where it was opened.
@@ -91,9 +99,11 @@ impl ImageFile {
     /// # Errors
     /// [`ImageError::Io`].
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), ImageError> {
-        self.file.read_exact_at(out, offset).map_err(|error| ImageError::Io {
-            path: self.path.clone(),
-            message: error.to_string(),
-        })
+        self.file
+            .read_exact_at(out, offset)
+            .map_err(|error| ImageError::Io {
+                path: self.path.clone(),
+                message: error.to_string(),
+            })
     }
 }

@@ -4,16 +4,12 @@ use std::fmt;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
-use tessera_runtime::format::{Image, PAGE_BYTES, SectionKind, VERSION};
-use tessera_runtime::limits::{BATCH_TOKENS_MAX, LANES_MAX};
-use tessera_runtime::{Plan, PlanError, PlanOptions};
+use tessera_runtime::PlanError;
+use tessera_runtime::format::{Image, SectionKind, VERSION};
 
+use crate::budget::{BudgetOptions, BudgetTable, budget_table};
 use crate::image_file::{ImageError, ImageFile};
-use crate::size;
 use crate::summary::{KindSummary, Table, kinds};
-
-/// Positions of a context where none are asked for.
-const CONTEXT_DEFAULT: usize = 4096;
 
 /// Why an image cannot be shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,32 +31,6 @@ impl fmt::Display for InspectError {
 
 impl std::error::Error for InspectError {}
 
-/// Memory that a budget is wanted for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BudgetOptions {
-    /// Bytes.
-    pub memory_bytes: u64,
-    /// Positions of the context; `None` for the model's, at most 4,096.
-    pub context: Option<usize>,
-    /// Lanes; `None` for the cores of this machine.
-    pub lanes: Option<usize>,
-}
-
-/// How memory is shared out: names and bytes add up to the total.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BudgetTable {
-    /// What the plan was asked for.
-    pub options: PlanOptions,
-    /// Tokens of one pass over the weights.
-    pub batch_tokens: usize,
-    /// Names and bytes, in the order in which memory is carved.
-    pub parts: Vec<(&'static str, u64)>,
-    /// Sum of the parts.
-    pub total_bytes: u64,
-    /// All weights that tokens run through.
-    pub weight_bytes: u64,
-}
-
 /// What is in an image.
 #[derive(Debug, Clone)]
 pub struct Inspection {
@@ -76,31 +46,15 @@ pub struct Inspection {
 pub fn inspect(path: &Path, budget: Option<BudgetOptions>) -> Result<Inspection, InspectError> {
     let file = ImageFile::open(path).map_err(InspectError::Image)?;
     let image = file.image();
-    let table = budget.map(|options| budget_table(&image, options)).transpose();
+    let table = budget
+        .map(|options| budget_table(&image, options))
+        .transpose();
     let budget = table.map_err(InspectError::Plan)?;
-    Ok(Inspection { head: file.head().to_vec(), kinds: kinds(&image), budget })
-}
-
-/// The budget of running `image` in so much memory.
-///
-/// # Errors
-/// [`PlanError`]; of too little memory, it names the least that would do.
-pub fn budget_table(image: &Image<'_>, options: BudgetOptions) -> Result<BudgetTable, PlanError> {
-    let options = PlanOptions {
-        memory_bytes: usize::try_from(options.memory_bytes).unwrap_or(usize::MAX),
-        seq_len: options.context.unwrap_or(image.shape().seq_len.min(CONTEXT_DEFAULT)),
-        batch_tokens: BATCH_TOKENS_MAX,
-        logits_rows: 1,
-        lanes: options.lanes.unwrap_or(crate::parallel::threads().min(LANES_MAX)),
-    };
-    let plan = Plan::new(image, options)?;
-    let mut parts = plan.budget.parts().map(|(name, bytes)| (name, bytes as u64)).to_vec();
-    // The region begins where the caller's memory does: up to a page is lost before it.
-    parts.push(("alignment", PAGE_BYTES as u64));
-    let total_bytes = parts.iter().map(|(_, bytes)| bytes).sum();
-    debug_assert_eq!(plan.budget.total_bytes().map(|bytes| bytes as u64), Some(total_bytes));
-    let (batch_tokens, weight_bytes) = (plan.sizes.batch_tokens, plan.weight_bytes);
-    Ok(BudgetTable { options, batch_tokens, parts, total_bytes, weight_bytes })
+    Ok(Inspection {
+        head: file.head().to_vec(),
+        kinds: kinds(&image),
+        budget,
+    })
 }
 
 impl Inspection {
@@ -125,7 +79,10 @@ impl Inspection {
         all.insert("add_bos".into(), superblock.add_bos.into());
         all.insert("eos_tokens".into(), superblock.eos_tokens().into());
         let by_kind = |value: &dyn Fn(&KindSummary) -> Value| -> Value {
-            self.kinds.iter().map(|kind| (key(kind.kind.name()), value(kind))).collect()
+            self.kinds
+                .iter()
+                .map(|kind| (key(kind.kind.name()), value(kind)))
+                .collect()
         };
         all.insert("sections".into(), by_kind(&|kind| kind.bytes.into()));
         all.insert("data_bytes".into(), by_kind(&|kind| kind.data_bytes.into()));
@@ -137,7 +94,10 @@ impl Inspection {
         all.insert("ffn_resident_min_bytes".into(), 0.into());
         all.insert("down_types".into(), down_types(&image).into());
         let data: u64 = self.kinds.iter().map(|kind| kind.data_bytes).sum();
-        all.insert("padding_bytes".into(), (superblock.image_bytes - data).into());
+        all.insert(
+            "padding_bytes".into(),
+            (superblock.image_bytes - data).into(),
+        );
         if let Some(budget) = &self.budget {
             all.extend(budget.json());
         }
@@ -147,15 +107,25 @@ impl Inspection {
 
 /// For each matrix of a kind's sections (gate, up and down; else one): number of each type.
 fn types_json(kind: &KindSummary) -> Value {
-    let matrices = kind.types.iter().filter(|types| !types.is_empty()).map(|types| {
-        types.iter().map(|(ty, count)| (ty.name().to_owned(), *count)).collect::<Value>()
-    });
+    let matrices = kind
+        .types
+        .iter()
+        .filter(|types| !types.is_empty())
+        .map(|types| {
+            types
+                .iter()
+                .map(|(ty, count)| (ty.name().to_owned(), *count))
+                .collect::<Value>()
+        });
     matrices.collect()
 }
 
 /// The shortest decimal that reads back as this float.
 fn float(value: f32) -> Value {
-    value.to_string().parse::<f64>().map_or(Value::Null, Value::from)
+    value
+        .to_string()
+        .parse::<f64>()
+        .map_or(Value::Null, Value::from)
 }
 
 /// The type of each feed-forward section's down columns, in file order.
@@ -198,7 +168,7 @@ fn shape_json(image: &Image<'_>) -> Map<String, Value> {
 }
 
 /// A name as a JSON key: `i/o buffers` is `io_buffers`.
-fn key(name: &str) -> String {
+pub(crate) fn key(name: &str) -> String {
     name.replace('/', "").replace(' ', "_")
 }
 
@@ -207,54 +177,17 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-impl BudgetTable {
-    fn json(&self) -> Map<String, Value> {
-        let parts: Value =
-            self.parts.iter().map(|(name, bytes)| (key(name) + "_bytes", *bytes)).collect();
-        let mut map = Map::new();
-        map.insert("budget".into(), parts);
-        map.insert("total_bytes".into(), self.total_bytes.into());
-        map.insert("memory_bytes".into(), self.options.memory_bytes.into());
-        map.insert("context".into(), self.options.seq_len.into());
-        map.insert("lanes".into(), self.options.lanes.into());
-        map.insert("batch_tokens".into(), self.batch_tokens.into());
-        map.insert("weight_bytes".into(), self.weight_bytes.into());
-        map
-    }
-}
-
-impl fmt::Display for BudgetTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PlanOptions { memory_bytes, seq_len, lanes, .. } = self.options;
-        writeln!(
-            f,
-            "budget for {} of memory: context of {seq_len}, {lanes} lanes, prompts in passes of {}",
-            size::text(memory_bytes as u64),
-            self.batch_tokens
-        )?;
-        let free = ("left over", memory_bytes as u64 - self.total_bytes);
-        for (name, bytes) in self.parts.iter().chain([&free]) {
-            writeln!(f, "  {name:<18} {:>16}", size::grouped(*bytes))?;
-        }
-        writeln!(f, "  {:<18} {:>16}", "memory", size::grouped(memory_bytes as u64))?;
-        let resident = self.parts.iter().find(|(name, _)| name.starts_with("resident"));
-        let share = resident.map_or(0, |(_, bytes)| *bytes) as f64 / self.weight_bytes as f64;
-        write!(
-            f,
-            "  {:.1} % of the {} of weights stay in memory, the others are streamed",
-            100.0 * share.min(1.0),
-            size::text(self.weight_bytes)
-        )
-    }
-}
-
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let image = self.image();
         let (superblock, s) = (image.superblock(), image.shape());
         let name = superblock.name();
         let title = if name.is_empty() { "(no name)" } else { name };
-        writeln!(f, "{title}, image {}, format {VERSION}", hex(&superblock.image_id))?;
+        writeln!(
+            f,
+            "{title}, image {}, format {VERSION}",
+            hex(&superblock.image_id)
+        )?;
         writeln!(
             f,
             "  dim {}, ffn_dim {}, {} layers, {} heads ({} kv) of {}, vocabulary {}, context {}",
@@ -267,7 +200,12 @@ impl fmt::Display for Inspection {
             s.vocab_size,
             s.seq_len
         )?;
-        write!(f, "  activation {}, rms_eps {:e}", s.activation.name(), s.rms_eps)?;
+        write!(
+            f,
+            "  activation {}, rms_eps {:e}",
+            s.activation.name(),
+            s.rms_eps
+        )?;
         if s.n_experts > 0 {
             write!(f, ", {} experts, {} used", s.n_experts, s.n_experts_used)?;
         }
@@ -293,9 +231,15 @@ impl fmt::Display for Inspection {
             s.cluster_neurons,
             s.n_clusters()
         )?;
-        let bos = superblock.bos_token.map_or("none".to_owned(), |token| token.to_string());
+        let bos = superblock
+            .bos_token
+            .map_or("none".to_owned(), |token| token.to_string());
         let added = if superblock.add_bos { ", added" } else { "" };
-        writeln!(f, "  begin token {bos}{added}, end tokens {:?}\n", superblock.eos_tokens())?;
+        writeln!(
+            f,
+            "  begin token {bos}{added}, end tokens {:?}\n",
+            superblock.eos_tokens()
+        )?;
         write!(f, "{}", Table(&self.kinds, superblock.image_bytes))?;
         match &self.budget {
             Some(budget) => write!(f, "\n\n{budget}"),

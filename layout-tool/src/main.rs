@@ -9,10 +9,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use layout_tool::inspect::{BudgetOptions, inspect};
+use layout_tool::budget::BudgetOptions;
+use layout_tool::inspect::inspect;
 use layout_tool::pack::{Choice, PackOptions, Weights, pack};
-use layout_tool::verify::{compare, verify};
 use layout_tool::size;
+use layout_tool::verify::{compare, verify};
 
 /// Packs language models into Tessera images, shows what is in an image, and checks images.
 ///
@@ -51,12 +52,24 @@ struct PackArgs {
     /// How down columns are stored: auto, q4, q4o, q6, q8, f16 or f32. auto measures each layer and
     /// takes the smallest of q4o, q6 and q8 whose relative RMS error is within 2.5 %; with another
     /// --weights than auto it takes that type (q4o for q4).
-    #[arg(long, value_enum, default_value_t, value_name = "TYPE", hide_possible_values = true)]
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        value_name = "TYPE",
+        hide_possible_values = true
+    )]
     down: Choice,
 
     /// How the output matrix (where it is tied: also the embedding) is stored: auto (as --weights
     /// says), q4, q4o, q6, q8, f16 or f32.
-    #[arg(long, value_enum, default_value_t, value_name = "TYPE", hide_possible_values = true)]
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        value_name = "TYPE",
+        hide_possible_values = true
+    )]
     lm_head: Choice,
 
     /// Neurons that are read together: auto, 1, 2, 4, 8, 16 or 32.
@@ -158,9 +171,11 @@ fn main() -> ExitCode {
 
 fn run_pack(args: PackArgs) -> Result<(), String> {
     if args.calibrate.is_some() {
-        return Err("--calibrate is not there yet, it comes with a later version; leave it out to \
+        return Err(
+            "--calibrate is not there yet, it comes with a later version; leave it out to \
                     keep the neurons in the order of the model"
-            .into());
+                .into(),
+        );
     }
     let options = PackOptions {
         source: args.source,
@@ -190,7 +205,11 @@ fn run_inspect(args: &InspectArgs) -> Result<(), String> {
         lanes: args.lanes,
     });
     let inspection = inspect(&args.image, budget).map_err(|error| error.to_string())?;
-    if args.json { print(&format!("{:#}", inspection.json())) } else { print(&inspection) }
+    if args.json {
+        print(&format!("{:#}", inspection.json()))
+    } else {
+        print(&inspection)
+    }
 }
 
 fn run_verify(args: &VerifyArgs) -> Result<(), String> {
@@ -203,16 +222,24 @@ fn run_verify(args: &VerifyArgs) -> Result<(), String> {
         return Err(report.to_string());
     }
     print(&report)?;
-    let Some(source) = &args.against else { return Ok(()) };
+    let Some(source) = &args.against else {
+        return Ok(());
+    };
     let bar = progress::Bar::new("comparing", args.progress);
-    let comparison = compare(&args.image, source, threads, &|done, all| bar.set(done, all));
+    let comparison = compare(&args.image, source, threads, &|done, all| {
+        bar.set(done, all)
+    });
     bar.clear();
     let comparison = comparison.map_err(|error| error.to_string())?;
     print(&comparison)?;
     if comparison.mismatches.is_empty() {
         return Ok(());
     }
-    Err(format!("{} is not the image of {}", args.image.display(), source.display()))
+    Err(format!(
+        "{} is not the image of {}",
+        args.image.display(),
+        source.display()
+    ))
 }
 
 /// Writes `text` and a line end to standard output; a reader that has gone is no error.

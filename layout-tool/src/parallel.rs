@@ -50,7 +50,10 @@ pub fn in_order<S, T: Send, E: Send>(
         }
         results
     });
-    if let Some((_, error)) = failed.into_inner().unwrap_or_else(|poison| poison.into_inner()) {
+    if let Some((_, error)) = failed
+        .into_inner()
+        .unwrap_or_else(|poison| poison.into_inner())
+    {
         return Err(error);
     }
     results.sort_unstable_by_key(|(index, _)| *index);

@@ -28,7 +28,12 @@ impl Bar {
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar
         });
-        Bar { what, bar, lines: asked && !terminal, line: AtomicU64::new(0) }
+        Bar {
+            what,
+            bar,
+            lines: asked && !terminal,
+            line: AtomicU64::new(0),
+        }
     }
 
     /// `done` of `all` bytes are done.

@@ -41,9 +41,13 @@ const FRACTION_DIGITS_MAX: usize = 9;
 /// # Errors
 /// [`SizeError`], whose text is fit for the user.
 pub fn parse(text: &str) -> Result<u64, SizeError> {
-    let syntax = || SizeError::Syntax { text: text.to_owned() };
+    let syntax = || SizeError::Syntax {
+        text: text.to_owned(),
+    };
     let trimmed = text.trim();
-    let digits = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
+    let digits = trimmed
+        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(digits);
     let shift = match unit.trim_start().to_ascii_lowercase().as_str() {
         "" | "b" => 0,
@@ -58,7 +62,9 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
     if whole.is_empty() || fraction.len() > FRACTION_DIGITS_MAX || (shift == 0 && !plain) {
         return Err(syntax());
     }
-    let too_large = || SizeError::TooLarge { text: text.to_owned() };
+    let too_large = || SizeError::TooLarge {
+        text: text.to_owned(),
+    };
     let whole: u64 = whole.parse().map_err(|_| too_large())?;
     let part = match fraction {
         "" if plain => 0,
@@ -68,7 +74,10 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
             ((u128::from(digits) << shift) / of) as u64
         }
     };
-    whole.checked_mul(1 << shift).and_then(|bytes| bytes.checked_add(part)).ok_or_else(too_large)
+    whole
+        .checked_mul(1 << shift)
+        .and_then(|bytes| bytes.checked_add(part))
+        .ok_or_else(too_large)
 }
 
 /// A size for people, three digits or so: `97.2 MiB`.
@@ -83,7 +92,11 @@ pub fn text(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    let digits = if value < 10.0 {
+        2
+    } else {
+        usize::from(value < 100.0)
+    };
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
@@ -125,24 +138,67 @@ mod tests {
 
     #[test]
     fn everything_else_is_refused_in_words() {
-        for text in ["", "M", "-1", "1.5", "1..5G", "1.G", ".5G", "12X", "1e9", "1.0123456789G"] {
+        for text in [
+            "",
+            "M",
+            "-1",
+            "1.5",
+            "1..5G",
+            "1.G",
+            ".5G",
+            "12X",
+            "1e9",
+            "1.0123456789G",
+        ] {
             let error = parse(text).unwrap_err();
-            assert_eq!(error, SizeError::Syntax { text: text.to_owned() });
-            assert!(error.to_string().contains("is not a size; write"), "{error}");
+            assert_eq!(
+                error,
+                SizeError::Syntax {
+                    text: text.to_owned()
+                }
+            );
+            assert!(
+                error.to_string().contains("is not a size; write"),
+                "{error}"
+            );
         }
         for text in ["18446744073709551616", "99999999999T", "16777216T"] {
             let error = parse(text).unwrap_err();
-            assert_eq!(error, SizeError::TooLarge { text: text.to_owned() });
+            assert_eq!(
+                error,
+                SizeError::TooLarge {
+                    text: text.to_owned()
+                }
+            );
             assert!(error.to_string().contains("larger than any"), "{error}");
         }
     }
 
     #[test]
     fn texts_are_short() {
-        let texts = [0, 1023, 1024, 98_362_432, 999 << 20, 1_117_320_768, u64::MAX].map(text);
-        let want =
-            ["0 B", "1023 B", "1.00 KiB", "93.8 MiB", "999 MiB", "1.04 GiB", "16777216 TiB"];
+        let texts = [
+            0,
+            1023,
+            1024,
+            98_362_432,
+            999 << 20,
+            1_117_320_768,
+            u64::MAX,
+        ]
+        .map(text);
+        let want = [
+            "0 B",
+            "1023 B",
+            "1.00 KiB",
+            "93.8 MiB",
+            "999 MiB",
+            "1.04 GiB",
+            "16777216 TiB",
+        ];
         assert_eq!(texts, want);
-        assert_eq!([7, 1234, 98_362_432].map(grouped), ["7", "1,234", "98,362,432"]);
+        assert_eq!(
+            [7, 1234, 98_362_432].map(grouped),
+            ["7", "1,234", "98,362,432"]
+        );
     }
 }

@@ -29,12 +29,23 @@ pub fn kinds(image: &Image<'_>) -> Vec<KindSummary> {
     let mut all: Vec<KindSummary> = Vec::new();
     for index in 0..image.n_sections() {
         let section = image.section(index);
-        let Some(kind) = SectionKind::from_u16(section.kind) else { continue };
-        let place = all.iter().position(|summary| summary.kind == kind).unwrap_or_else(|| {
-            let (count, bytes, data_bytes) = (0, 0, 0);
-            all.push(KindSummary { kind, count, bytes, data_bytes, types: Default::default() });
-            all.len() - 1
-        });
+        let Some(kind) = SectionKind::from_u16(section.kind) else {
+            continue;
+        };
+        let place = all
+            .iter()
+            .position(|summary| summary.kind == kind)
+            .unwrap_or_else(|| {
+                let (count, bytes, data_bytes) = (0, 0, 0);
+                all.push(KindSummary {
+                    kind,
+                    count,
+                    bytes,
+                    data_bytes,
+                    types: Default::default(),
+                });
+                all.len() - 1
+            });
         let summary = &mut all[place];
         summary.count += 1;
         summary.bytes += section.bytes;
@@ -44,7 +55,9 @@ pub fn kinds(image: &Image<'_>) -> Vec<KindSummary> {
         }
         let matrices = if kind == SectionKind::Ffn { 3 } else { 1 };
         for which in 0..matrices {
-            let Some(ty) = section.weight_type(which) else { continue };
+            let Some(ty) = section.weight_type(which) else {
+                continue;
+            };
             let row_bytes = ty.row_bytes(section.cols as usize) as u64;
             summary.data_bytes += u64::from(section.rows) * row_bytes;
             let types = &mut summary.types[which];
@@ -61,13 +74,19 @@ pub fn kinds(image: &Image<'_>) -> Vec<KindSummary> {
 impl KindSummary {
     /// Types in words: `q4o`, or `q4o, q4o, q6 x 14 + q8 x 14` for gate, up and down.
     pub fn types_text(&self) -> String {
-        let words = self.types.iter().filter(|types| !types.is_empty()).map(|types| {
-            if let [(ty, _)] = types[..] {
-                return ty.name().to_owned();
-            }
-            let each = types.iter().map(|(ty, count)| format!("{} x {count}", ty.name()));
-            each.collect::<Vec<_>>().join(" + ")
-        });
+        let words = self
+            .types
+            .iter()
+            .filter(|types| !types.is_empty())
+            .map(|types| {
+                if let [(ty, _)] = types[..] {
+                    return ty.name().to_owned();
+                }
+                let each = types
+                    .iter()
+                    .map(|(ty, count)| format!("{} x {count}", ty.name()));
+                each.collect::<Vec<_>>().join(" + ")
+            });
         words.collect::<Vec<_>>().join(", ")
     }
 }
@@ -101,7 +120,12 @@ impl fmt::Display for Table<'_> {
         let data: u64 = kinds.iter().map(|kind| kind.data_bytes).sum();
         let rest = image_bytes - sections;
         let (name, rest_text) = ("head and gaps", size::grouped(rest));
-        writeln!(f, "{name:<14} {:>6} {rest_text:>15} {:>5.1} %", "", share(rest, image_bytes))?;
+        writeln!(
+            f,
+            "{name:<14} {:>6} {rest_text:>15} {:>5.1} %",
+            "",
+            share(rest, image_bytes)
+        )?;
         write!(
             f,
             "{:<14} {:>6} {:>15} {:>5.1} % {:>6.1} %",

@@ -7,6 +7,7 @@ use tessera_hal::{Clock, Cores, Flash};
 use tessera_kernels::{Activations, GROUP, Kernels, NeuronRows};
 
 use crate::budget::Buffers;
+use crate::cluster::Clusters;
 use crate::format::{BundleParts, FfnMap};
 use crate::limits::{EXPERTS_MAX, EXPERTS_USED_MAX, JOBS_MAX};
 use crate::product::Machine;
@@ -225,32 +226,20 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
             .clone()
             .zip(partials.chunks_exact_mut(self.shape.dim))
             .collect();
-        let lanes = self.lanes;
-        let (shape, kernels, map) = (self.shape, self.machine.kernels, self.map);
+        let (shape, lanes) = (self.shape, self.lanes);
+        let run = Clusters {
+            map: self.map,
+            ready,
+            kernels: self.machine.kernels,
+            activation: shape.activation,
+            x,
+        };
         self.machine
             .cores
             .for_each(&mut jobs, &|lane, (cluster, partial)| {
-                let mut lane = lanes[lane].lock();
-                let lane = &mut *lane;
-                let (gate, up) = lane.floats.split_at_mut(shape.cluster_neurons);
                 let first = *cluster * shape.cluster_neurons;
-                let len = shape.cluster_len(*cluster);
-                let (gate, up) = (&mut gate[..len], &mut up[..len]);
-                let k = map.bundle.neurons;
-                for (index, start) in (0..len).step_by(k).enumerate() {
-                    let parts = bundle_at(&map, ready, first + index * k);
-                    (kernels.matvec)(&parts.gate, x, &mut gate[start..start + k]);
-                    (kernels.matvec)(&parts.up, x, &mut up[start..start + k]);
-                }
-                (kernels.gated)(shape.activation, gate, up);
-                partial.fill(0.0);
-                for start in (0..len).step_by(GROUP) {
-                    let mut rows = NeuronRows::new(map.bundle.down, shape.dim);
-                    let mut alive: heapless::Vec<f32, GROUP> = heapless::Vec::new();
-                    let group = &gate[start..start + GROUP];
-                    push_alive(&map, ready, first + start, group, &mut rows, &mut alive);
-                    (kernels.down_group)(&rows, &alive, partial, lane.bytes);
-                }
+                let neurons = first..first + shape.cluster_len(*cluster);
+                run.run(neurons, &mut lanes[lane].lock(), partial);
             });
         drop(jobs);
         for partial in partials.chunks_exact(self.shape.dim) {
@@ -343,28 +332,4 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
 fn bundle_at<'r>(map: &FfnMap, ready: &'r Ready<'_>, neuron: usize) -> BundleParts<'r> {
     map.bundle
         .view(ready.bytes(map.bundle_offset(neuron), map.bundle.bytes()))
-}
-
-/// Adds the neurons of one group whose hidden value is not zero.
-fn push_alive<'r>(
-    map: &FfnMap,
-    ready: &'r Ready<'_>,
-    first: usize,
-    hidden: &[f32],
-    rows: &mut NeuronRows<'r>,
-    alive: &mut heapless::Vec<f32, GROUP>,
-) {
-    let k = map.bundle.neurons;
-    for (index, hidden) in hidden.chunks_exact(k).enumerate() {
-        if hidden.iter().all(|&h| h == 0.0) {
-            continue;
-        }
-        let down = bundle_at(map, ready, first + index * k).down;
-        for (neuron, &h) in hidden.iter().enumerate() {
-            if h != 0.0 {
-                rows.push(down.codes(neuron), down.scales(neuron));
-                let _ = alive.push(h);
-            }
-        }
-    }
 }

@@ -6,6 +6,7 @@ pub mod arena;
 mod attention;
 pub mod budget;
 pub mod chunk;
+mod cluster;
 pub mod digest;
 mod ffn;
 pub mod format;

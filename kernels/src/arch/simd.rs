@@ -3,6 +3,7 @@
 //!
 //! Everything is `inline(always)`: bodies end up inside the `target_feature` functions of a
 //! table. Closures would not, so the kernels have none.
+#![allow(unsafe_code)]
 
 use bytemuck::Pod;
 
@@ -87,6 +88,8 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
     /// Asks for the cache line that holds the byte `ahead` of the start of `bytes`, which may lie
     /// past their end.
     fn prefetch(self, bytes: &[u8], ahead: usize);
+    /// The same, into the second cache where the instruction set tells them apart.
+    fn prefetch_far(self, bytes: &[u8], ahead: usize);
     fn to_bytes(self, a: Self::V) -> [u8; 32];
     fn floats_of(self, a: Self::V) -> Self::F;
     fn words(self, words: &[i32; 8]) -> Self::W;
@@ -151,6 +154,17 @@ pub(crate) const fn code_bytes<const TY: u8>(blocks: usize) -> usize {
         Q6 => blocks * 24,
         _ => blocks * 16,
     }
+}
+
+/// `bytes[at..at + N]`.
+///
+/// # Safety
+/// They are there.
+#[inline(always)]
+pub(crate) unsafe fn chunk_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+    debug_assert!(at + N <= bytes.len());
+    // SAFETY: the caller's; an array of bytes needs no alignment.
+    unsafe { &*bytes.as_ptr().add(at).cast() }
 }
 
 /// Bytes of `blocks` blocks' scales (and minima).

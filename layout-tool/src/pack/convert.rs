@@ -57,7 +57,11 @@ pub fn check_width(tensor: &Tensor<'_>, ty: WeightType, cols: usize) -> Result<(
     if !ty.is_quantized() || cols.is_multiple_of(BLOCK) {
         return Ok(());
     }
-    Err(PackError::Width { tensor: tensor.name().to_owned(), cols, ty })
+    Err(PackError::Width {
+        tensor: tensor.name().to_owned(),
+        cols,
+        ty,
+    })
 }
 
 /// Refuses weights that type `ty` cannot hold; `row` is for the message.
@@ -70,15 +74,22 @@ pub fn check_weights(
     ty: WeightType,
     weights: &[f32],
 ) -> Result<(), PackError> {
-    // A sum of magnitudes is finite only if each is; it is the quick way to see many at once.
-    let top = weights.iter().fold(0f32, |top, w| if w.abs() > top { w.abs() } else { top });
+    let top = weights
+        .iter()
+        .fold(0f32, |top, w| if w.abs() > top { w.abs() } else { top });
     let finite = weights.iter().all(|w| w.is_finite());
     let tensor = || tensor.name().to_owned();
     if !finite {
-        return Err(PackError::NotFinite { tensor: tensor(), row });
+        return Err(PackError::NotFinite {
+            tensor: tensor(),
+            row,
+        });
     }
     if ty == WeightType::F16 && top >= F16_MAX {
-        return Err(PackError::TooLarge { tensor: tensor(), row });
+        return Err(PackError::TooLarge {
+            tensor: tensor(),
+            row,
+        });
     }
     Ok(())
 }
@@ -121,7 +132,11 @@ pub fn convert_rows(
 ) -> Result<(), PackError> {
     tensor.read_rows(start, count, &mut scratch.stored)?;
     row.resize(ty, tensor.cols);
-    let Scratch { stored, floats, unpacked } = scratch;
+    let Scratch {
+        stored,
+        floats,
+        unpacked,
+    } = scratch;
     for (index, stored) in stored.chunks_exact(tensor.row_bytes()).enumerate() {
         let memory = (&mut *floats, &mut *unpacked);
         let (codes, scales) = (&mut row.codes[..], &mut row.scales[..]);

@@ -54,16 +54,23 @@ impl Loss {
 
     /// Both together.
     pub fn plus(self, other: Loss) -> Loss {
-        Loss { error: self.error + other.error, total: self.total + other.total }
+        Loss {
+            error: self.error + other.error,
+            total: self.total + other.total,
+        }
     }
 
     /// Root of the mean squared error, relative to that of the weights.
     pub fn relative(self) -> f64 {
-        if self.total == 0.0 { 0.0 } else { (self.error / self.total).sqrt() }
+        if self.total == 0.0 {
+            0.0
+        } else {
+            (self.error / self.total).sqrt()
+        }
     }
 }
 
-/// A stored matrix that several jobs need at about the same time: read once, dropped after the last.
+/// A stored matrix that several jobs need at about the same time: read once, then dropped.
 #[derive(Debug)]
 pub struct Shared {
     bytes: Mutex<Option<Arc<Vec<u8>>>>,
@@ -73,7 +80,10 @@ pub struct Shared {
 impl Shared {
     /// A matrix that will be used `users` times.
     pub fn new(users: usize) -> Self {
-        Shared { bytes: Mutex::new(None), users: AtomicUsize::new(users) }
+        Shared {
+            bytes: Mutex::new(None),
+            users: AtomicUsize::new(users),
+        }
     }
 
     /// Calls `work` with the stored bytes of all of `tensor`.
@@ -180,7 +190,9 @@ fn sample_loss(tensor: &Tensor<'_>, ty: WeightType) -> Result<Loss, PackError> {
         tensor.read_rows(first, BLOCK, &mut stored)?;
         floats.resize(BLOCK * tensor.cols, 0.0);
         dequantize(tensor.ty, &stored, &mut floats);
-        check_weights(tensor, first, ty, &floats)?;
+        for (row, floats) in floats.chunks_exact(tensor.cols).enumerate() {
+            check_weights(tensor, first + row, ty, floats)?;
+        }
         for neuron in 0..tensor.cols {
             for (output, weight) in block.iter_mut().enumerate() {
                 *weight = floats[output * tensor.cols + neuron];
@@ -227,15 +239,25 @@ mod tests {
             let start = data.len();
             for index in 0..shape.iter().product::<usize>() {
                 let down = name.contains("down_proj");
-                let value = if down { weight(index / ffn_dim, index % ffn_dim) } else { 0.5 };
+                let value = if down {
+                    weight(index / ffn_dim, index % ffn_dim)
+                } else {
+                    0.5
+                };
                 data.extend(value.to_le_bytes());
             }
             let offsets = [start, data.len()];
-            let entry = serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": offsets});
+            let entry =
+                serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": offsets});
             header.insert(name, entry);
         }
         let header = serde_json::Value::Object(header).to_string();
-        let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+        let bytes = [
+            &(header.len() as u64).to_le_bytes()[..],
+            header.as_bytes(),
+            &data,
+        ]
+        .concat();
         std::fs::write(folder.join("model.safetensors"), bytes).expect("written");
         open(folder).expect("a model")
     }
@@ -243,7 +265,9 @@ mod tests {
     #[test]
     fn columns_become_rows() {
         let folder = tempfile::tempdir().expect("a folder");
-        let model = model(folder.path(), |output, neuron| (output * 1000 + neuron) as f32);
+        let model = model(folder.path(), |output, neuron| {
+            (output * 1000 + neuron) as f32
+        });
         let down = model.tensor(Role::Down(0, 0)).expect("a tensor");
         let shared = Shared::new(2);
         let mut out = Vec::new();
@@ -257,7 +281,10 @@ mod tests {
                 assert_eq!(*weight, (index % 64 * 1000 + start + index / 64) as f32);
             }
         }
-        assert!(shared.bytes.lock().expect("not poisoned").is_none(), "kept after the last use");
+        assert!(
+            shared.bytes.lock().expect("not poisoned").is_none(),
+            "kept after the last use"
+        );
     }
 
     #[test]
@@ -268,8 +295,14 @@ mod tests {
             choose_type(&model.tensor(Role::Down(0, 0)).expect("a tensor"))
         };
         assert_eq!(choose(&|_, _| 0.0), Ok(WeightType::Q4O));
-        assert_eq!(choose(&|output, _| (output % 16) as f32), Ok(WeightType::Q4O));
-        assert_eq!(choose(&|output, _| (output % 61) as f32 - 30.0), Ok(WeightType::Q6));
+        assert_eq!(
+            choose(&|output, _| (output % 16) as f32),
+            Ok(WeightType::Q4O)
+        );
+        assert_eq!(
+            choose(&|output, _| (output % 61) as f32 - 30.0),
+            Ok(WeightType::Q6)
+        );
         // One large weight a block leaves the others to two codes.
         let spiky = |output: usize, neuron: usize| match output % 32 {
             0 => 4.0,
@@ -277,6 +310,10 @@ mod tests {
         };
         assert_eq!(choose(&spiky), Ok(WeightType::Q8));
         let error = choose(&|output, _| if output == 3 { f32::NAN } else { 0.0 }).unwrap_err();
-        assert!(error.to_string().contains("down_proj.weight holds a weight that is no finite"));
+        assert!(
+            error
+                .to_string()
+                .contains("down_proj.weight holds a weight that is no finite")
+        );
     }
 }

@@ -78,7 +78,10 @@ pub enum PackError {
 
 impl PackError {
     pub(crate) fn io(path: &Path, error: &io::Error) -> Self {
-        Self::Io { path: path.to_owned(), message: error.to_string() }
+        Self::Io {
+            path: path.to_owned(),
+            message: error.to_string(),
+        }
     }
 }
 
@@ -91,7 +94,11 @@ impl fmt::Display for PackError {
                 write!(f, "{} exists, give another name or --force", path.display())
             }
             Self::NotAFile { path } => {
-                write!(f, "{} is not a regular file, give another name", path.display())
+                write!(
+                    f,
+                    "{} is not a regular file, give another name",
+                    path.display()
+                )
             }
             Self::OverSource { path } => write!(
                 f,
@@ -115,7 +122,10 @@ impl fmt::Display for PackError {
                 ty.name()
             ),
             Self::NotFinite { tensor, row } => {
-                write!(f, "row {row} of tensor {tensor} holds a weight that is no finite number")
+                write!(
+                    f,
+                    "row {row} of tensor {tensor} holds a weight that is no finite number"
+                )
             }
             Self::TooLarge { tensor, row } => write!(
                 f,

@@ -19,9 +19,18 @@ const JOB_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone)]
 enum Part<'m> {
     /// Tiles of a matrix.
-    Tiles { map: MatrixMap, tensor: Tensor<'m>, tiles: Range<usize> },
+    Tiles {
+        map: MatrixMap,
+        tensor: Tensor<'m>,
+        tiles: Range<usize>,
+    },
     /// Bundles of neurons `start..start + count` of feed-forward section `section`.
-    Bundles { map: FfnMap, section: usize, start: usize, count: usize },
+    Bundles {
+        map: FfnMap,
+        section: usize,
+        start: usize,
+        count: usize,
+    },
 }
 
 /// All jobs of an image, in file order.
@@ -57,8 +66,12 @@ impl<'m> Jobs<'m> {
     /// The jobs that fill the image whose head is `image`.
     pub fn new(model: &'m Model, image: &Image<'_>) -> Self {
         let shape = image.shape();
-        let mut jobs =
-            Jobs { model, parts: Vec::new(), downs: Vec::new(), kernels: Kernels::best() };
+        let mut jobs = Jobs {
+            model,
+            parts: Vec::new(),
+            downs: Vec::new(),
+            kernels: Kernels::best(),
+        };
         if !shape.tied_embeddings {
             jobs.add_matrix(image.embedding(), types::tensor(model, Role::Embedding));
         }
@@ -92,9 +105,15 @@ impl<'m> Jobs<'m> {
         let section = self.downs.len();
         for start in (0..map.neurons).step_by(STRIP_NEURONS) {
             let count = STRIP_NEURONS.min(map.neurons - start);
-            self.parts.push(Part::Bundles { map, section, start, count });
+            self.parts.push(Part::Bundles {
+                map,
+                section,
+                start,
+                count,
+            });
         }
-        self.downs.push(Shared::new(map.neurons.div_ceil(STRIP_NEURONS)));
+        self.downs
+            .push(Shared::new(map.neurons.div_ceil(STRIP_NEURONS)));
     }
 
     /// Does job `index`: reads, converts, writes.
@@ -110,15 +129,32 @@ impl<'m> Jobs<'m> {
         let (offset, made) = match &self.parts[index] {
             Part::Tiles { map, tensor, tiles } => {
                 let crcs = make_tiles(map, tensor, tiles.clone(), memory, self.kernels.crc32c)?;
-                (map.tile_place(tiles.start).0, Made { unit_crcs: crcs, ..Made::default() })
+                (
+                    map.tile_place(tiles.start).0,
+                    Made {
+                        unit_crcs: crcs,
+                        ..Made::default()
+                    },
+                )
             }
-            Part::Bundles { map, section, start, count } => {
+            Part::Bundles {
+                map,
+                section,
+                start,
+                count,
+            } => {
                 let run = (*start, *count);
-                (map.bundle_offset(*start), self.make_bundles(map, *section, run, memory)?)
+                (
+                    map.bundle_offset(*start),
+                    self.make_bundles(map, *section, run, memory)?,
+                )
             }
         };
         output.write_at(offset, &memory.out)?;
-        Ok(Made { bytes: memory.out.len() as u64, ..made })
+        Ok(Made {
+            bytes: memory.out.len() as u64,
+            ..made
+        })
     }
 
     fn make_bundles(
@@ -131,17 +167,32 @@ impl<'m> Jobs<'m> {
         let n_ffns = self.model.config.n_experts.max(1);
         let [gate, up, down] = types::ffn(self.model, section / n_ffns, section % n_ffns);
         let layout = map.bundle;
-        let Memory { scratch, rows, turned, back, out } = memory;
+        let Memory {
+            scratch,
+            rows,
+            turned,
+            back,
+            out,
+        } = memory;
         out.clear();
         out.resize(map.run_bytes(count), 0);
         let mut bundles = Bundles { map, out };
         // Neurons past the source's are zeros, so that every cluster is whole groups.
         let real = down.cols.saturating_sub(start).min(count);
-        for (which, (tensor, ty)) in [(gate, layout.gate), (up, layout.up)].into_iter().enumerate()
+        for (which, (tensor, ty)) in [(gate, layout.gate), (up, layout.up)]
+            .into_iter()
+            .enumerate()
         {
-            convert_rows(&tensor, (start, real), ty, scratch, &mut rows[which], |index, row| {
-                bundles.put(index, which, row);
-            })?;
+            convert_rows(
+                &tensor,
+                (start, real),
+                ty,
+                scratch,
+                &mut rows[which],
+                |index, row| {
+                    bundles.put(index, which, row);
+                },
+            )?;
         }
         let mut loss = Loss::default();
         self.downs[section].with(&down, |stored| {
@@ -151,12 +202,19 @@ impl<'m> Jobs<'m> {
             round(layout.down, weights, &mut rows[2], back, &mut loss);
             bundles.put(index, 2, &rows[2]);
         }
-        for (which, ty) in [layout.gate, layout.up, layout.down].into_iter().enumerate() {
+        for (which, ty) in [layout.gate, layout.up, layout.down]
+            .into_iter()
+            .enumerate()
+        {
             let zeros = Row::zeros(ty, layout.dim);
             (real..count).for_each(|index| bundles.put(index, which, &zeros));
         }
         let unit_crcs = bundles.seal(self.kernels.crc32c);
-        Ok(Made { bytes: 0, unit_crcs, down: Some((section, loss)) })
+        Ok(Made {
+            bytes: 0,
+            unit_crcs,
+            down: Some((section, loss)),
+        })
     }
 }
 
@@ -178,7 +236,9 @@ impl Bundles<'_> {
     fn seal(&mut self, crc32c: fn(u32, &[u8]) -> u32) -> Vec<u32> {
         let layout = &self.map.bundle;
         let bundles = self.out.chunks_exact_mut(layout.bytes());
-        bundles.map(|bundle| layout.seal_with(bundle, crc32c)).collect()
+        bundles
+            .map(|bundle| layout.seal_with(bundle, crc32c))
+            .collect()
     }
 }
 
@@ -190,7 +250,12 @@ fn make_tiles(
     memory: &mut Memory,
     crc32c: fn(u32, &[u8]) -> u32,
 ) -> Result<Vec<u32>, PackError> {
-    let Memory { scratch, rows: [row, ..], out, .. } = memory;
+    let Memory {
+        scratch,
+        rows: [row, ..],
+        out,
+        ..
+    } = memory;
     let ty: WeightType = map.tile.ty;
     let (code, scale) = (ty.code_bytes(tensor.cols), ty.scale_bytes(tensor.cols));
     let (first, _) = map.tile_place(tiles.start);

@@ -54,7 +54,12 @@ impl Blobs {
 /// Rows of a tile of a matrix that is read from end to end.
 fn matrix_tile_rows(ty: WeightType, rows: usize, cols: usize) -> usize {
     let small = choose_tile_rows(ty, rows, cols, MATRIX_TILE_BYTES);
-    let tile_bytes = TileLayout { ty, cols, rows: small }.tile_bytes(small);
+    let tile_bytes = TileLayout {
+        ty,
+        cols,
+        rows: small,
+    }
+    .tile_bytes(small);
     let waste_bytes = tile_bytes - small * ty.row_bytes(cols);
     if waste_bytes * 100 <= tile_bytes * TILE_WASTE_PCT_MAX {
         return small;
@@ -66,11 +71,16 @@ fn matrix_tile_rows(ty: WeightType, rows: usize, cols: usize) -> usize {
 pub fn head(config: &Config, shape: &Shape, types: &Types, blobs: &Blobs) -> Vec<u8> {
     let n_sections = count_sections(shape, blobs);
     let table_bytes = n_sections * ENTRY_BYTES;
-    let mut table = Table { sections: Vec::new(), end: (SUPERBLOCK_BYTES + table_bytes) as u64 };
+    let mut table = Table {
+        sections: Vec::new(),
+        end: (SUPERBLOCK_BYTES + table_bytes) as u64,
+    };
     table.fill(shape, types, blobs);
     let mut head = vec![0; SUPERBLOCK_BYTES + table_bytes];
-    for (section, entry) in
-        table.sections.iter().zip(head[SUPERBLOCK_BYTES..].chunks_exact_mut(ENTRY_BYTES))
+    for (section, entry) in table
+        .sections
+        .iter()
+        .zip(head[SUPERBLOCK_BYTES..].chunks_exact_mut(ENTRY_BYTES))
     {
         section.write(entry);
     }
@@ -146,7 +156,11 @@ struct Table {
 impl Table {
     /// All sections in the order of the format.
     fn fill(&mut self, shape: &Shape, types: &Types, blobs: &Blobs) {
-        let Shape { dim, vocab_size: vocab, .. } = *shape;
+        let Shape {
+            dim,
+            vocab_size: vocab,
+            ..
+        } = *shape;
         self.blob(SectionKind::Vectors, blobs);
         if !shape.tied_embeddings {
             let kind = SectionKind::Embedding;
@@ -168,12 +182,22 @@ impl Table {
             }
             for expert in 0..shape.n_ffns() {
                 let types = types.ffn[layer * shape.n_ffns() + expert];
-                let expert = if shape.n_experts == 0 { NO_INDEX } else { expert as u16 };
+                let expert = if shape.n_experts == 0 {
+                    NO_INDEX
+                } else {
+                    expert as u16
+                };
                 self.ffn(shape, layer as u16, expert, types);
             }
         }
         let (kind, ty) = (SectionKind::LmHead, types.lm_head);
-        self.matrix(kind, NO_INDEX, (vocab, dim), ty, matrix_tile_rows(ty, vocab, dim));
+        self.matrix(
+            kind,
+            NO_INDEX,
+            (vocab, dim),
+            ty,
+            matrix_tile_rows(ty, vocab, dim),
+        );
         self.blob(SectionKind::Tokenizer, blobs);
         self.blob(SectionKind::ChatTemplate, blobs);
     }
@@ -204,7 +228,11 @@ impl Table {
         ty: WeightType,
         unit_rows: usize,
     ) {
-        let tile = TileLayout { ty, cols, rows: unit_rows };
+        let tile = TileLayout {
+            ty,
+            cols,
+            rows: unit_rows,
+        };
         let offset = self.place(kind);
         let map = MatrixMap { offset, rows, tile };
         let mut section = Section::new(kind, layer, NO_INDEX, offset, map.bytes());
@@ -218,7 +246,11 @@ impl Table {
     fn ffn(&mut self, shape: &Shape, layer: u16, expert: u16, types: [WeightType; 3]) {
         let bundle = bundle_layout(shape.dim, shape.bundle_neurons, types);
         let offset = self.place(SectionKind::Ffn);
-        let map = FfnMap { offset, neurons: shape.ffn_dim, bundle };
+        let map = FfnMap {
+            offset,
+            neurons: shape.ffn_dim,
+            bundle,
+        };
         let mut section = Section::new(SectionKind::Ffn, layer, expert, offset, map.bytes());
         (section.rows, section.cols) = (shape.ffn_dim as u32, shape.dim as u32);
         section.types = types.map(|ty| ty as u8);

@@ -31,8 +31,8 @@ pub(crate) use layout::image_id;
 pub use moves::{Fidelity, fidelity};
 pub use options::{Choice, PackOptions, Weights};
 pub use report::{DownReport, PackReport};
-pub use types::weight_type;
 pub(crate) use shape::model_shape;
+pub use types::weight_type;
 pub(crate) use types::{attention, ffn, lm_head, tensor};
 pub(crate) use vectors::vectors;
 
@@ -51,8 +51,12 @@ pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 pub fn pack(options: &PackOptions, progress: Progress<'_>) -> Result<PackReport, PackError> {
     let start = Instant::now();
     output::check_target(&options.source, &options.target, options.force)?;
-    let model =
-        source::open_with(&options.source, source::Options { tokenizer: options.tokenizer })?;
+    let model = source::open_with(
+        &options.source,
+        source::Options {
+            tokenizer: options.tokenizer,
+        },
+    )?;
     let threads = options.threads.unwrap_or_else(parallel::threads).max(1);
     let mut head = head(&model, options, threads)?;
     let losses = fill(&mut head, &model, options, threads, progress)?;
@@ -60,7 +64,9 @@ pub fn pack(options: &PackOptions, progress: Progress<'_>) -> Result<PackReport,
     let mut notes = model.notes;
     if model.config.eos_tokens.len() > EOS_MAX {
         let count = model.config.eos_tokens.len();
-        notes.push(format!("the model has {count} end tokens, the image keeps {EOS_MAX} of them"));
+        notes.push(format!(
+            "the model has {count} end tokens, the image keeps {EOS_MAX} of them"
+        ));
     }
     Ok(PackReport::new(&image, losses, notes, start.elapsed()))
 }
@@ -91,7 +97,10 @@ fn fill(
         parallel::in_order(threads, jobs.len(), Memory::default, |memory, index| {
             let made = jobs.run(index, memory, &output)?;
             flusher.written(made.bytes);
-            progress(done.fetch_add(made.bytes, Ordering::Relaxed) + made.bytes, image_bytes);
+            progress(
+                done.fetch_add(made.bytes, Ordering::Relaxed) + made.bytes,
+                image_bytes,
+            );
             Ok::<Made, PackError>(made)
         })
     })?;
@@ -102,7 +111,10 @@ fn fill(
     }
     let crcs = made.iter().flat_map(|made| made.unit_crcs.iter().copied());
     let image_id = layout::image_id(head, crcs);
-    let superblock = Superblock { image_id, ..*image.superblock() };
+    let superblock = Superblock {
+        image_id,
+        ..*image.superblock()
+    };
     layout::write_superblock(&superblock, head);
     output.write_at(0, head)?;
     progress(image_bytes, image_bytes);
@@ -112,7 +124,11 @@ fn fill(
 
 fn write_blobs(image: &Image<'_>, model: &Model, output: &Output) -> Result<(), PackError> {
     let blobs = vectors::blobs(model, image.shape())?;
-    for kind in [SectionKind::Vectors, SectionKind::Tokenizer, SectionKind::ChatTemplate] {
+    for kind in [
+        SectionKind::Vectors,
+        SectionKind::Tokenizer,
+        SectionKind::ChatTemplate,
+    ] {
         if let (Some(section), Some(data)) = (image.find(kind), blobs.get(kind)) {
             output.write_at(section.offset, data)?;
         }

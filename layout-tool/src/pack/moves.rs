@@ -6,8 +6,9 @@ use tessera_kernels::{BLOCK, WeightType, pack_codes};
 use crate::source::SourceType;
 
 /// Values of IQ4_NL's sixteen codes (ggml's `kvalues_iq4nl`).
-const IQ4_NL: [i8; 16] =
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+const IQ4_NL: [i8; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+];
 
 /// What becomes of the weights of a source type in a weight type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +66,9 @@ pub fn move_row(
         WeightType::Q6 => 32,
         _ => 0,
     };
-    let rows = stored.chunks_exact(from.block_bytes()).zip(unpacked.as_chunks_mut().0);
+    let rows = stored
+        .chunks_exact(from.block_bytes())
+        .zip(unpacked.as_chunks_mut().0);
     for (block, (stored, out)) in rows.enumerate() {
         scales[2 * block..][..2].copy_from_slice(&stored[..2]);
         let mut finite = is_finite(&stored[..2]);
@@ -106,7 +109,7 @@ fn q5_0(stored: &[u8], out: &mut [u8; BLOCK], shift: i8) {
     let fifth = u32::from_le_bytes([stored[2], stored[3], stored[4], stored[5]]);
     nibbles(&stored[6..], out, |code| code as i8);
     for (column, code) in out.iter_mut().enumerate() {
-        let whole = *code | (fifth >> column & 1) as u8 * 16;
+        let whole = *code | (((fifth >> column) & 1) as u8) << 4;
         *code = (whole as i8 - 16 + shift) as u8;
     }
 }
@@ -117,7 +120,11 @@ fn q4_k(stored: &[u8], codes: &mut [u8], scales: &mut [u8]) -> bool {
     let (scales, minima) = scales.split_at_mut(minima_at);
     let stored = stored.as_chunks::<144>().0.iter();
     let out = codes.as_chunks_mut::<128>().0.iter_mut();
-    let halves = scales.as_chunks_mut::<16>().0.iter_mut().zip(minima.as_chunks_mut::<16>().0);
+    let halves = scales
+        .as_chunks_mut::<16>()
+        .0
+        .iter_mut()
+        .zip(minima.as_chunks_mut::<16>().0);
     for ((stored, codes), (scales, minima)) in stored.zip(out).zip(halves) {
         codes.copy_from_slice(&stored[16..]);
         let half_at = |at: usize| f16::from_le_bytes([stored[at], stored[at + 1]]).to_f32();
@@ -161,7 +168,11 @@ mod tests {
         };
         let mut bytes: Vec<u8> = (0..blocks * ty.block_bytes()).map(|_| next()).collect();
         for block in bytes.chunks_exact_mut(ty.block_bytes()) {
-            let halves = if matches!(ty, SourceType::Q4_1 | SourceType::Q4K) { 2 } else { 1 };
+            let halves = if matches!(ty, SourceType::Q4_1 | SourceType::Q4K) {
+                2
+            } else {
+                1
+            };
             for half in 0..halves {
                 let value = f16::from_f32(f32::from(next() as i8) / 1000.0);
                 block[2 * half..][..2].copy_from_slice(&value.to_le_bytes());
@@ -190,7 +201,10 @@ mod tests {
                 for blocks in [1, 2, 3, 18] {
                     let mut bytes = stored(from, blocks, 77 + blocks as u64);
                     if from == SourceType::Q8_0 {
-                        bytes.iter_mut().filter(|b| **b == 128).for_each(|b| *b = 127);
+                        bytes
+                            .iter_mut()
+                            .filter(|b| **b == 128)
+                            .for_each(|b| *b = 127);
                     }
                     let mut want = vec![0.0; blocks * from.block_len()];
                     dequantize(from, &bytes, &mut want);
@@ -212,7 +226,10 @@ mod tests {
             // Codes up to 15 times the rounding of the scale, and that of the minimum.
             let top = want.iter().fold(0f32, |top, w| top.max(w.abs()));
             for (have, want) in have.iter().zip(want) {
-                assert!((have - want).abs() <= 8.0 * top / 2048.0, "block {block}: {have} {want}");
+                assert!(
+                    (have - want).abs() <= 8.0 * top / 2048.0,
+                    "block {block}: {have} {want}"
+                );
             }
         }
     }
@@ -224,7 +241,10 @@ mod tests {
         bytes[7] = 0x80;
         assert_eq!(q8(&bytes), None);
         bytes[7] = 0;
-        bytes.iter_mut().filter(|b| **b == 128).for_each(|b| *b = 127);
+        bytes
+            .iter_mut()
+            .filter(|b| **b == 128)
+            .for_each(|b| *b = 127);
         assert!(q8(&bytes).is_some());
         bytes[..2].copy_from_slice(&f16::NAN.to_le_bytes());
         assert_eq!(q8(&bytes), None);

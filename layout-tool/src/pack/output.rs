@@ -58,7 +58,11 @@ pub fn check_target(source: &Path, target: &Path, force: bool) -> Result<(), Pac
             if fs::metadata(source).is_ok_and(same) {
                 return Err(PackError::OverSource { path });
             }
-            if force { Ok(()) } else { Err(PackError::Exists { path }) }
+            if force {
+                Ok(())
+            } else {
+                Err(PackError::Exists { path })
+            }
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(PackError::io(target, &error)),
@@ -72,12 +76,18 @@ impl Output {
     /// [`PackError::Busy`], [`PackError::DiskFull`] or [`PackError::Io`].
     pub fn create(target: &Path, need_bytes: u64) -> Result<Self, PackError> {
         let Some(name) = target.file_name() else {
-            return Err(PackError::NotAFile { path: target.to_owned() });
+            return Err(PackError::NotAFile {
+                path: target.to_owned(),
+            });
         };
         let mut partial = name.to_owned();
         partial.push(".partial");
         let temporary = target.with_file_name(partial);
-        let open = OpenOptions::new().write(true).create(true).truncate(false).open(&temporary);
+        let open = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&temporary);
         let file = open.map_err(|error| PackError::io(&temporary, &error))?;
         // A file that a killed run left behind is taken over; one in use is locked. If it was
         // renamed between open and lock it is an image now, and no longer ours to write.
@@ -91,7 +101,13 @@ impl Output {
             Err(TryLockError::Error(error)) => return Err(PackError::io(&temporary, &error)),
         }
         let target = target.to_owned();
-        let output = Output { file, temporary, target, need_bytes, finished: false };
+        let output = Output {
+            file,
+            temporary,
+            target,
+            need_bytes,
+            finished: false,
+        };
         output.check(output.file.set_len(0))?;
         output.check(output.file.set_len(need_bytes))?;
         Ok(output)
@@ -118,9 +134,13 @@ impl Output {
         std::thread::scope(|scope| {
             let (sender, due) = sync_channel(1);
             let flushed = scope.spawn(move || {
-                due.into_iter().try_for_each(|()| self.check(self.file.sync_data()))
+                due.into_iter()
+                    .try_for_each(|()| self.check(self.file.sync_data()))
             });
-            let flusher = Flusher { unflushed_bytes: AtomicU64::new(0), sender };
+            let flusher = Flusher {
+                unflushed_bytes: AtomicU64::new(0),
+                sender,
+            };
             let result = work(&flusher);
             drop(flusher);
             let flushed = flushed.join().unwrap_or_else(|panic| resume_unwind(panic));
@@ -138,7 +158,10 @@ impl Output {
         renamed.map_err(|error| PackError::io(&self.target, &error))?;
         self.finished = true;
         // The name is durable once its folder is. Where a folder cannot be synced, it is not.
-        let folder = self.target.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = self
+            .target
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
         if let Ok(folder) = File::open(folder.unwrap_or(Path::new("."))) {
             let _ = folder.sync_all();
         }
@@ -149,7 +172,10 @@ impl Output {
         result.map_err(|error| match error.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
                 let path = self.temporary.clone();
-                PackError::DiskFull { path, need_bytes: self.need_bytes }
+                PackError::DiskFull {
+                    path,
+                    need_bytes: self.need_bytes,
+                }
             }
             _ => PackError::io(&self.temporary, &error),
         })
@@ -184,12 +210,18 @@ mod tests {
         let temporary = folder.path().join("a.image.partial");
         fs::write(&temporary, [7; 9000]).expect("left by a killed run");
         let output = Output::create(&target, 8192).expect("created");
-        assert_eq!(Output::create(&target, 1).unwrap_err(), PackError::Busy { path: temporary });
+        assert_eq!(
+            Output::create(&target, 1).unwrap_err(),
+            PackError::Busy { path: temporary }
+        );
         output.write_at(4096, &[1; 4096]).expect("written");
         assert!(!target.exists());
         output.finish().expect("finished");
         let bytes = fs::read(&target).expect("the image");
-        assert_eq!((&bytes[..4096], &bytes[4096..]), (&[0; 4096][..], &[1; 4096][..]));
+        assert_eq!(
+            (&bytes[..4096], &bytes[4096..]),
+            (&[0; 4096][..], &[1; 4096][..])
+        );
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
     }
 
@@ -201,7 +233,9 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
         let missing = folder.path().join("no/such.image");
         let error = Output::create(&missing, 4096).unwrap_err();
-        assert!(matches!(&error, PackError::Io { path, .. } if path.ends_with("such.image.partial")));
+        assert!(
+            matches!(&error, PackError::Io { path, .. } if path.ends_with("such.image.partial"))
+        );
         assert!(error.to_string().contains("No such file"), "{error}");
     }
 
@@ -213,11 +247,23 @@ mod tests {
         assert_eq!(check_target(&source, &target, false), Ok(()));
         fs::write(&target, "image").expect("written");
         let error = check_target(&source, &target, false).unwrap_err();
-        assert!(error.to_string().ends_with("m.image exists, give another name or --force"));
+        assert!(
+            error
+                .to_string()
+                .ends_with("m.image exists, give another name or --force")
+        );
         assert_eq!(check_target(&source, &target, true), Ok(()));
         let error = check_target(&source, &source, true).unwrap_err();
-        assert!(error.to_string().ends_with("is the model itself, give the image another name"));
+        assert!(
+            error
+                .to_string()
+                .ends_with("is the model itself, give the image another name")
+        );
         let error = check_target(&source, folder.path(), true).unwrap_err();
-        assert!(error.to_string().ends_with("is not a regular file, give another name"));
+        assert!(
+            error
+                .to_string()
+                .ends_with("is not a regular file, give another name")
+        );
     }
 }

@@ -59,7 +59,12 @@ impl PackReport {
         let n_ffns = shape.n_ffns();
         let down = losses.into_iter().enumerate().map(|(index, loss)| {
             let (layer, expert) = (index / n_ffns, index % n_ffns);
-            DownReport { layer, expert, ty: image.ffn(layer, expert).bundle.down, loss }
+            DownReport {
+                layer,
+                expert,
+                ty: image.ffn(layer, expert).bundle.down,
+                loss,
+            }
         });
         PackReport {
             name: superblock.name().to_owned(),
@@ -77,7 +82,9 @@ impl PackReport {
 
     /// The loss of all down columns together.
     pub fn down_loss(&self) -> Loss {
-        self.down.iter().fold(Loss::default(), |sum, down| sum.plus(down.loss))
+        self.down
+            .iter()
+            .fold(Loss::default(), |sum, down| sum.plus(down.loss))
     }
 
     fn fmt_down(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -88,11 +95,19 @@ impl PackReport {
             let loss = of_layer().fold(Loss::default(), |sum, down| sum.plus(down.loss));
             let mut types: Vec<&str> = of_layer().map(|down| down.ty.name()).collect();
             types.dedup();
-            let end = if layer % 4 == 3 || layer + 1 == n_layers { "\n" } else { "   " };
+            let end = if layer % 4 == 3 || layer + 1 == n_layers {
+                "\n"
+            } else {
+                "   "
+            };
             let (types, error) = (types.join("/"), 100.0 * loss.relative());
             write!(f, "  {layer:>3} {types:<4} {error:>6.3} %{end}")?;
         }
-        writeln!(f, "  all      {:>6.3} %", 100.0 * self.down_loss().relative())
+        writeln!(
+            f,
+            "  all      {:>6.3} %",
+            100.0 * self.down_loss().relative()
+        )
     }
 }
 
@@ -102,7 +117,11 @@ impl fmt::Display for PackReport {
             writeln!(f, "note: {note}")?;
         }
         self.fmt_down(f)?;
-        writeln!(f, "{}", crate::summary::Table(&self.kinds, self.image_bytes))?;
+        writeln!(
+            f,
+            "{}",
+            crate::summary::Table(&self.kinds, self.image_bytes)
+        )?;
         let seconds = self.elapsed.as_secs_f64();
         write!(
             f,

@@ -48,7 +48,10 @@ pub fn model_shape(config: &Config) -> Shape {
 /// # Errors
 /// [`PackError::Shape`].
 pub fn shape(config: &Config, types: &Types, options: &PackOptions) -> Result<Shape, PackError> {
-    let mut shape = Shape { kv_f32: options.weights == Weights::F32, ..model_shape(config) };
+    let mut shape = Shape {
+        kv_f32: options.weights == Weights::F32,
+        ..model_shape(config)
+    };
     shape.validate()?;
     let bundle = options.bundle_neurons;
     shape.bundle_neurons = bundle.unwrap_or_else(|| bundle_neurons(&shape, &types.ffn));
@@ -60,7 +63,13 @@ pub fn shape(config: &Config, types: &Types, options: &PackOptions) -> Result<Sh
 /// A bundle of `neurons` neurons whose gate, up and down have these types.
 pub fn bundle_layout(dim: usize, neurons: usize, types: [WeightType; 3]) -> BundleLayout {
     let [gate, up, down] = types;
-    BundleLayout { dim, neurons, gate, up, down }
+    BundleLayout {
+        dim,
+        neurons,
+        gate,
+        up,
+        down,
+    }
 }
 
 /// Neurons of a bundle. Where every neuron is computed, bundles are only ever read in clusters:
@@ -70,13 +79,18 @@ fn bundle_neurons(shape: &Shape, ffn: &[[WeightType; 3]]) -> usize {
         return GROUP;
     }
     let wastes_little = |neurons: &usize| {
-        let layouts = ffn.iter().map(|types| bundle_layout(shape.dim, *neurons, *types));
+        let layouts = ffn
+            .iter()
+            .map(|types| bundle_layout(shape.dim, *neurons, *types));
         let (weights, all) = layouts.fold((0, 0), |(weights, all), layout| {
             (weights + layout.weight_bytes(), all + layout.bytes())
         });
         (all - weights) * 100 <= all * WASTE_PCT_MAX
     };
-    [1, 2, 4, 8, 16].into_iter().find(wastes_little).unwrap_or(GROUP)
+    [1, 2, 4, 8, 16]
+        .into_iter()
+        .find(wastes_little)
+        .unwrap_or(GROUP)
 }
 
 /// Neurons of a cluster: [`CLUSTER_BYTES_MIN`] bytes, unless that leaves too few clusters.
@@ -124,9 +138,8 @@ mod tests {
 
     #[test]
     fn sparse_models_get_small_bundles_where_they_waste_little() {
-        let bundle = |dim, activation, types| {
-            bundle_neurons(&with(dim, 1024, activation), &[types])
-        };
+        let bundle =
+            |dim, activation, types| bundle_neurons(&with(dim, 1024, activation), &[types]);
         let relu = Activation::Relu;
         // 4-bit rows of 4,096: one neuron fills 84 % of two pages, four fill 96 % of seven.
         assert_eq!(bundle(4096, relu, [Q4, Q4, Q4]), 4);
@@ -138,9 +151,8 @@ mod tests {
 
     #[test]
     fn clusters_are_large_reads_and_enough_of_them() {
-        let cluster = |dim, ffn_dim, types| {
-            cluster_neurons(&with(dim, ffn_dim, Activation::Silu), &[types])
-        };
+        let cluster =
+            |dim, ffn_dim, types| cluster_neurons(&with(dim, ffn_dim, Activation::Silu), &[types]);
         assert_eq!(cluster(576, 1536, [Q4O, Q4O, Q6]), 192); // SmolLM2-135M: 8 clusters
         assert_eq!(cluster(1536, 8960, [Q4O, Q4O, Q6]), 96); // Qwen2.5-1.5B: 304 KiB
         assert_eq!(cluster(64, 192, [Q4, Q4, Q4]), GROUP);

@@ -44,24 +44,40 @@ pub const fn weight_type(from: SourceType, weights: Weights) -> WeightType {
 
 /// The tensor with a role that every checked model has.
 pub fn tensor(model: &Model, role: Role) -> Tensor<'_> {
-    model.tensor(role).unwrap_or_else(|| panic!("{role:?} was checked when the model was opened"))
+    model
+        .tensor(role)
+        .unwrap_or_else(|| panic!("{role:?} was checked when the model was opened"))
 }
 
 /// The tensor that becomes the lm_head.
 pub fn lm_head(model: &Model) -> Tensor<'_> {
-    let role = if model.config.tied_embeddings { Role::Embedding } else { Role::LmHead };
+    let role = if model.config.tied_embeddings {
+        Role::Embedding
+    } else {
+        Role::LmHead
+    };
     tensor(model, role)
 }
 
 /// q, k, v and o of a layer.
 pub fn attention(model: &Model, layer: usize) -> [Tensor<'_>; 4] {
-    [Role::Q(layer), Role::K(layer), Role::V(layer), Role::O(layer)].map(|role| tensor(model, role))
+    [
+        Role::Q(layer),
+        Role::K(layer),
+        Role::V(layer),
+        Role::O(layer),
+    ]
+    .map(|role| tensor(model, role))
 }
 
 /// Gate, up and down of a layer's expert.
 pub fn ffn(model: &Model, layer: usize, expert: usize) -> [Tensor<'_>; 3] {
-    [Role::Gate(layer, expert), Role::Up(layer, expert), Role::Down(layer, expert)]
-        .map(|role| tensor(model, role))
+    [
+        Role::Gate(layer, expert),
+        Role::Up(layer, expert),
+        Role::Down(layer, expert),
+    ]
+    .map(|role| tensor(model, role))
 }
 
 /// Chooses all types, and refuses widths that they cannot hold.
@@ -91,13 +107,23 @@ pub fn choose(model: &Model, options: &PackOptions, threads: usize) -> Result<Ty
     }
     let n_ffns = config.n_experts.max(1);
     // One at a time a thread: each holds a band of floats.
-    let ffn = in_order(threads, config.n_layers * n_ffns, || (), |(), index| {
-        let [gate, up, down] = ffn(model, index / n_ffns, index % n_ffns);
-        let ty = down_type(&down, options)?;
-        check_width(&down, ty, down.rows)?;
-        Ok::<_, PackError>([plain(&gate)?, plain(&up)?, ty])
-    })?;
-    Ok(Types { embedding, lm_head, attention: attention_types, ffn })
+    let ffn = in_order(
+        threads,
+        config.n_layers * n_ffns,
+        || (),
+        |(), index| {
+            let [gate, up, down] = ffn(model, index / n_ffns, index % n_ffns);
+            let ty = down_type(&down, options)?;
+            check_width(&down, ty, down.rows)?;
+            Ok::<_, PackError>([plain(&gate)?, plain(&up)?, ty])
+        },
+    )?;
+    Ok(Types {
+        embedding,
+        lm_head,
+        attention: attention_types,
+        ffn,
+    })
 }
 
 fn down_type(down: &Tensor<'_>, options: &PackOptions) -> Result<WeightType, PackError> {
@@ -113,4 +139,3 @@ fn down_type(down: &Tensor<'_>, options: &PackOptions) -> Result<WeightType, Pac
         weights => Ok(weight_type(down.ty, weights)),
     }
 }
-

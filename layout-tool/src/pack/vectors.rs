@@ -14,12 +14,19 @@ use crate::source::{Model, Role};
 /// # Errors
 /// If it cannot be read or is not finite.
 pub fn blobs(model: &Model, shape: &Shape) -> Result<Blobs, PackError> {
-    let vectors = vectors(model, shape)?.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let vectors = vectors(model, shape)?
+        .iter()
+        .flat_map(|x| x.to_le_bytes())
+        .collect();
     let files = model.tokenizer.as_ref();
     let tokenizer = files.map(|files| files.tokenizer_json.as_bytes().to_vec());
     let chat_template = files.and_then(|files| files.chat_template.as_deref());
     let chat_template = chat_template.filter(|text| !text.is_empty());
-    Ok(Blobs { vectors, tokenizer, chat_template: chat_template.map(|text| text.into()) })
+    Ok(Blobs {
+        vectors,
+        tokenizer,
+        chat_template: chat_template.map(|text| text.into()),
+    })
 }
 
 /// The vectors section of the image of `model`, in the order of [`VectorsLayout`].

@@ -4,15 +4,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tessera_kernels::WeightType;
-use tessera_runtime::format::{FfnMap, Image, MatrixMap, SectionKind};
-use tessera_runtime::shape::Shape;
+use tessera_runtime::format::{FfnMap, MatrixMap, SectionKind};
 
 use super::comparison::{Comparison, KindComparison, Mismatch};
-use super::{VerifyError, section_name};
+use super::{VerifyError, small};
 use crate::image_file::ImageFile;
 use crate::pack::{
-    Fidelity, Progress, STRIP_NEURONS, Shared, attention, ffn, fidelity, lm_head,
-    model_shape, tensor, turn, vectors,
+    Fidelity, Progress, STRIP_NEURONS, Shared, attention, ffn, fidelity, lm_head, tensor, turn,
 };
 use crate::parallel;
 use crate::source::{self, Model, Role, SourceType, Tensor, dequantize};
@@ -21,8 +19,19 @@ use crate::source::{self, Model, Role, SourceType, Tensor, dequantize};
 const RUN_BYTES: usize = 1 << 20;
 /// A piece of the comparison.
 enum Part<'m> {
-    Tiles { name: &'static str, map: MatrixMap, tensor: Tensor<'m>, first: usize, end: usize },
-    Bundles { map: FfnMap, section: usize, start: usize, count: usize },
+    Tiles {
+        name: &'static str,
+        map: MatrixMap,
+        tensor: Tensor<'m>,
+        first: usize,
+        end: usize,
+    },
+    Bundles {
+        map: FfnMap,
+        section: usize,
+        start: usize,
+        count: usize,
+    },
 }
 
 /// Compares every weight, every vector and the texts of an image with a model.
@@ -40,22 +49,32 @@ pub fn compare(
     // An image without a tokenizer may be of a model whose tokenizer cannot be read.
     let tokenizer = image.find(SectionKind::Tokenizer).is_some();
     let model = source::open_with(source, source::Options { tokenizer })?;
-    let mut mismatches = fields(&image, &model);
+    let mut mismatches = small::fields(&image, &model);
     if !mismatches.is_empty() {
-        return Ok(Comparison { kinds: Vec::new(), mismatches });
+        return Ok(Comparison {
+            kinds: Vec::new(),
+            mismatches,
+        });
     }
-    blobs(&file, &model, &mut mismatches)?;
+    small::blobs(&file, &model, &mut mismatches)?;
     let threads = threads.unwrap_or_else(parallel::threads).max(1);
     let work = Work::new(&file, &model);
     let image_bytes = image.superblock().image_bytes;
     let done = AtomicU64::new(0);
-    let results =
-        parallel::in_order(threads, work.parts.len(), Buffers::default, |buffers, index| {
+    let results = parallel::in_order(
+        threads,
+        work.parts.len(),
+        Buffers::default,
+        |buffers, index| {
             let result = work.run(index, buffers)?;
             let bytes = buffers.image.len() as u64;
-            progress(done.fetch_add(bytes, Ordering::Relaxed) + bytes, image_bytes);
+            progress(
+                done.fetch_add(bytes, Ordering::Relaxed) + bytes,
+                image_bytes,
+            );
             Ok::<_, VerifyError>(result)
-        })?;
+        },
+    )?;
     let mut kinds: Vec<KindComparison> = Vec::new();
     for kind in results.iter().flat_map(|result| &result.kinds) {
         if !kinds.iter_mut().any(|known| known.add(kind)) {
@@ -72,57 +91,6 @@ pub fn compare(
     }));
     progress(image_bytes, image_bytes);
     Ok(Comparison { kinds, mismatches })
-}
-
-/// Hyper-parameters and special tokens that differ.
-fn fields(image: &Image<'_>, model: &Model) -> Vec<Mismatch> {
-    let (superblock, shape) = (image.superblock(), image.shape());
-    let Shape { bundle_neurons, cluster_neurons, kv_f32, .. } = *shape;
-    let want = Shape { bundle_neurons, cluster_neurons, kv_f32, ..model_shape(&model.config) };
-    let config = &model.config;
-    let eos = &config.eos_tokens[..config.eos_tokens.len().min(superblock.eos_tokens.len())];
-    let all = [
-        ("dim", shape.dim == want.dim),
-        ("ffn_dim", shape.ffn_dim == want.ffn_dim),
-        ("n_layers", shape.n_layers == want.n_layers),
-        ("vocab_size", shape.vocab_size == want.vocab_size),
-        ("a hyper-parameter", *shape == want),
-        ("the begin token", superblock.bos_token == config.bos_token),
-        ("whether a begin token is added", superblock.add_bos == config.add_bos),
-        ("the list of end tokens", superblock.eos_tokens() == eos),
-    ];
-    let bad = all.iter().filter(|(_, same)| !same).map(|(what, _)| Mismatch::Field(what));
-    bad.take(1).collect()
-}
-
-/// Vectors and texts that differ.
-fn blobs(
-    file: &ImageFile,
-    model: &Model,
-    mismatches: &mut Vec<Mismatch>,
-) -> Result<(), VerifyError> {
-    let image = file.image();
-    let blob = |kind: SectionKind| -> Result<Vec<u8>, VerifyError> {
-        let Some(section) = image.find(kind) else { return Ok(Vec::new()) };
-        let mut bytes = vec![0; section.data_bytes as usize];
-        file.read_at(section.offset, &mut bytes)?;
-        Ok(bytes)
-    };
-    let have = blob(SectionKind::Vectors)?;
-    let want = vectors(model, image.shape())?;
-    let same = |(have, want): (&[u8; 4], &f32)| f32::from_le_bytes(*have) == *want;
-    let first = have.as_chunks().0.iter().zip(&want).position(|pair| !same(pair));
-    mismatches.extend(first.map(|index| Mismatch::Vectors { index }));
-    let Some(files) = &model.tokenizer else { return Ok(()) };
-    let template = files.chat_template.as_deref().unwrap_or_default();
-    for (kind, want) in
-        [(SectionKind::Tokenizer, &*files.tokenizer_json), (SectionKind::ChatTemplate, template)]
-    {
-        if blob(kind)? != want.as_bytes() {
-            mismatches.push(Mismatch::Text(section_name(kind as u16)));
-        }
-    }
-    Ok(())
 }
 
 struct Work<'m> {
@@ -155,18 +123,29 @@ impl<'m> Work<'m> {
             let step = (RUN_BYTES / map.tile.tile_bytes(map.tile.rows)).max(1);
             for first in (0..map.n_tiles()).step_by(step) {
                 let end = (first + step).min(map.n_tiles());
-                parts.push(Part::Tiles { name: kind.name(), map, tensor, first, end });
+                parts.push(Part::Tiles {
+                    name: kind.name(),
+                    map,
+                    tensor,
+                    first,
+                    end,
+                });
             }
         };
         if !shape.tied_embeddings {
             let tensor = tensor(model, Role::Embedding);
             matrix(SectionKind::Embedding, image.embedding(), tensor);
         }
-        let kinds =
-            [SectionKind::AttnQ, SectionKind::AttnK, SectionKind::AttnV, SectionKind::AttnO];
+        let kinds = [
+            SectionKind::AttnQ,
+            SectionKind::AttnK,
+            SectionKind::AttnV,
+            SectionKind::AttnO,
+        ];
         for layer in 0..shape.n_layers {
             let tensors = attention(model, layer);
-            for ((kind, map), tensor) in kinds.into_iter().zip(image.attention(layer)).zip(tensors) {
+            for ((kind, map), tensor) in kinds.into_iter().zip(image.attention(layer)).zip(tensors)
+            {
                 matrix(kind, map, tensor);
             }
         }
@@ -176,23 +155,45 @@ impl<'m> Work<'m> {
             let map = image.ffn(section / shape.n_ffns(), section % shape.n_ffns());
             for start in (0..map.neurons).step_by(STRIP_NEURONS) {
                 let count = STRIP_NEURONS.min(map.neurons - start);
-                parts.push(Part::Bundles { map, section, start, count });
+                parts.push(Part::Bundles {
+                    map,
+                    section,
+                    start,
+                    count,
+                });
             }
         }
         let users = shape.ffn_dim.div_ceil(STRIP_NEURONS);
         let downs = (0..n_sections).map(|_| Shared::new(users)).collect();
-        Work { file, model, parts, downs }
+        Work {
+            file,
+            model,
+            parts,
+            downs,
+        }
     }
 
     fn run(&self, index: usize, buffers: &mut Buffers) -> Result<PartResult, VerifyError> {
         match &self.parts[index] {
-            Part::Tiles { name, map, tensor, first, end } => {
+            Part::Tiles {
+                name,
+                map,
+                tensor,
+                first,
+                end,
+            } => {
                 let kind = self.tiles(name, map, tensor, (*first, *end), buffers)?;
-                Ok(PartResult { kinds: vec![kind], padding_neurons: false })
+                Ok(PartResult {
+                    kinds: vec![kind],
+                    padding_neurons: false,
+                })
             }
-            Part::Bundles { map, section, start, count } => {
-                self.bundles(map, *section, (*start, *count), buffers)
-            }
+            Part::Bundles {
+                map,
+                section,
+                start,
+                count,
+            } => self.bundles(map, *section, (*start, *count), buffers),
         }
     }
 
@@ -204,7 +205,12 @@ impl<'m> Work<'m> {
         (first, end): (usize, usize),
         buffers: &mut Buffers,
     ) -> Result<KindComparison, VerifyError> {
-        let Buffers { image, stored, want, have } = buffers;
+        let Buffers {
+            image,
+            stored,
+            want,
+            have,
+        } = buffers;
         let (offset, _) = map.tile_place(first);
         let (last, last_bytes) = map.tile_place(end - 1);
         image.resize((last - offset) as usize + last_bytes, 0);
@@ -214,7 +220,9 @@ impl<'m> Work<'m> {
         for tile in first..end {
             let (place, bytes) = map.tile_place(tile);
             let count = map.tile_rows(tile);
-            let rows = map.tile.view(count, &image[(place - offset) as usize..][..bytes]);
+            let rows = map
+                .tile
+                .view(count, &image[(place - offset) as usize..][..bytes]);
             tensor.read_rows(tile * map.tile.rows, count, stored)?;
             source_floats(tensor, stored, count, want);
             kind.add_rows(&rows, 0..count, want, have);
@@ -231,13 +239,22 @@ impl<'m> Work<'m> {
     ) -> Result<PartResult, VerifyError> {
         let n_ffns = self.model.config.n_experts.max(1);
         let [gate, up, down] = ffn(self.model, section / n_ffns, section % n_ffns);
-        let Buffers { image, stored, want, have } = buffers;
+        let Buffers {
+            image,
+            stored,
+            want,
+            have,
+        } = buffers;
         image.resize(map.run_bytes(count), 0);
         self.file.read_at(map.bundle_offset(start), image)?;
         let layout = map.bundle;
         let real = down.cols.saturating_sub(start).min(count);
         let mut result = PartResult::default();
-        let parts = [("gate", gate, layout.gate), ("up", up, layout.up), ("down", down, layout.down)];
+        let parts = [
+            ("gate", gate, layout.gate),
+            ("up", up, layout.up),
+            ("down", down, layout.down),
+        ];
         for (which, (name, tensor, ty)) in parts.into_iter().enumerate() {
             let turned = which == 2;
             if turned {
@@ -249,7 +266,11 @@ impl<'m> Work<'m> {
                 source_floats(&tensor, stored, real, want);
             }
             want.resize(count * layout.dim, 0.0);
-            let fidelity = if turned { turned_fidelity(tensor.ty, ty) } else { fidelity(tensor.ty, ty) };
+            let fidelity = if turned {
+                turned_fidelity(tensor.ty, ty)
+            } else {
+                fidelity(tensor.ty, ty)
+            };
             let mut kind = KindComparison::new(name, tensor.ty, ty, fidelity);
             for (index, bundle) in image.chunks_exact(layout.bytes()).enumerate() {
                 let view = layout.view(bundle);
@@ -271,7 +292,11 @@ impl<'m> Work<'m> {
 /// What becomes of weights whose blocks are cut anew.
 fn turned_fidelity(from: SourceType, to: WeightType) -> Fidelity {
     let exact = to == WeightType::F32 || (from, to) == (SourceType::F16, WeightType::F16);
-    if exact { Fidelity::Exact } else { Fidelity::Rounded }
+    if exact {
+        Fidelity::Exact
+    } else {
+        Fidelity::Rounded
+    }
 }
 
 fn source_floats(tensor: &Tensor<'_>, stored: &[u8], rows: usize, out: &mut Vec<f32>) {

@@ -66,7 +66,10 @@ impl fmt::Display for Mismatch {
             Self::Text(what) => write!(f, "the {what} is not that of the source"),
             Self::PaddingNeurons => write!(f, "neurons that the source lacks are not zero"),
             Self::Weights { name, unequal } => {
-                write!(f, "{unequal} weights of {name} are further from the source than rounding")
+                write!(
+                    f,
+                    "{unequal} weights of {name} are further from the source than rounding"
+                )
             }
         }
     }
@@ -83,9 +86,16 @@ pub struct Comparison {
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "weights        source  image        count    unequal  max error  RMS, relative")?;
+        writeln!(
+            f,
+            "weights        source  image        count    unequal  max error  RMS, relative"
+        )?;
         for kind in &self.kinds {
-            let exact = if kind.unequal == 0 { "exact".to_owned() } else { kind.unequal.to_string() };
+            let exact = if kind.unequal == 0 {
+                "exact".to_owned()
+            } else {
+                kind.unequal.to_string()
+            };
             writeln!(
                 f,
                 "{:<14} {:<7} {:<5} {:>12} {exact:>10} {:>10.3e} {:>9.4} %",
@@ -118,7 +128,16 @@ impl KindComparison {
         fidelity: Fidelity,
     ) -> Self {
         let loss = Loss::default();
-        KindComparison { name, from, to, fidelity, weights: 0, unequal: 0, max_error: 0.0, loss }
+        KindComparison {
+            name,
+            from,
+            to,
+            fidelity,
+            weights: 0,
+            unequal: 0,
+            max_error: 0.0,
+            loss,
+        }
     }
 
     /// Adds rows `range` of the image; `want` has the weights of all its rows in the source.
@@ -132,7 +151,13 @@ impl KindComparison {
         have.resize(rows.cols(), 0.0);
         for row in range {
             let want = &want[row * rows.cols()..][..rows.cols()];
-            dequantize_row(rows.ty(), rows.cols(), rows.codes(row), rows.scales(row), have);
+            dequantize_row(
+                rows.ty(),
+                rows.cols(),
+                rows.codes(row),
+                rows.scales(row),
+                have,
+            );
             self.loss.add_row(want, have);
             self.weights += want.len() as u64;
             for (want, have) in want.iter().zip(&*have) {

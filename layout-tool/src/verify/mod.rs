@@ -2,6 +2,7 @@
 
 mod against;
 mod comparison;
+mod small;
 mod units;
 
 use std::fmt;
@@ -125,8 +126,14 @@ impl fmt::Display for VerifyReport {
         if self.damages.len() > NAMED_MAX {
             writeln!(f, "and {} more", self.damages.len() - NAMED_MAX)?;
         }
-        let (count, s) = (self.damages.len(), if self.damages.len() == 1 { "" } else { "s" });
-        write!(f, "{path}: {count} damaged place{s}, copy or pack the image again")
+        let (count, s) = (
+            self.damages.len(),
+            if self.damages.len() == 1 { "" } else { "s" },
+        );
+        write!(
+            f,
+            "{path}: {count} damaged place{s}, copy or pack the image again"
+        )
     }
 }
 
@@ -146,15 +153,20 @@ pub fn verify(
     let crc32c = Kernels::best().crc32c;
     let done = std::sync::atomic::AtomicU64::new(0);
     let threads = threads.unwrap_or_else(parallel::threads).max(1);
-    let checked = parallel::in_order(threads, runs.len(), Vec::new, |buffer: &mut Vec<u8>, index| {
-        let run: &Run = &runs[index];
-        buffer.resize(run.bytes as usize, 0);
-        file.read_at(run.offset, buffer)?;
-        let checked = run.check(&image, buffer, crc32c);
-        let before = done.fetch_add(run.bytes, std::sync::atomic::Ordering::Relaxed);
-        progress(before + run.bytes, image_bytes);
-        Ok::<_, VerifyError>(checked)
-    })?;
+    let checked = parallel::in_order(
+        threads,
+        runs.len(),
+        Vec::new,
+        |buffer: &mut Vec<u8>, index| {
+            let run: &Run = &runs[index];
+            buffer.resize(run.bytes as usize, 0);
+            file.read_at(run.offset, buffer)?;
+            let checked = run.check(&image, buffer, crc32c);
+            let before = done.fetch_add(run.bytes, std::sync::atomic::Ordering::Relaxed);
+            progress(before + run.bytes, image_bytes);
+            Ok::<_, VerifyError>(checked)
+        },
+    )?;
     let mut damages = head_damages(&image, file.head());
     let mut crcs = Vec::new();
     let mut units = 2;
@@ -167,10 +179,19 @@ pub fn verify(
     // Where units are damaged the id cannot be right, and says nothing more.
     if damages.is_empty() && image_id(file.head(), crcs) != image.superblock().image_id {
         let place = "superblock".to_owned();
-        damages.push(Damage { offset: 0, place, fault: Fault::ImageId });
+        damages.push(Damage {
+            offset: 0,
+            place,
+            fault: Fault::ImageId,
+        });
     }
     progress(image_bytes, image_bytes);
-    Ok(VerifyReport { path: path.to_owned(), image_bytes, units, damages })
+    Ok(VerifyReport {
+        path: path.to_owned(),
+        image_bytes,
+        units,
+        damages,
+    })
 }
 
 /// Bytes of superblock and table that a reader ignores.
@@ -180,7 +201,11 @@ fn head_damages(image: &Image<'_>, head: &[u8]) -> Vec<Damage> {
     image.superblock().write(&mut written);
     let mut fault = |place: &str, offset: u64| {
         let place = place.to_owned();
-        damages.push(Damage { offset, place, fault: Fault::Padding });
+        damages.push(Damage {
+            offset,
+            place,
+            fault: Fault::Padding,
+        });
     };
     if written[..] != head[..SUPERBLOCK_BYTES] {
         fault("superblock", 0);
@@ -191,7 +216,10 @@ fn head_damages(image: &Image<'_>, head: &[u8]) -> Vec<Damage> {
         let mut written = [0; tessera_runtime::format::ENTRY_BYTES];
         image.section(index).write(&mut written);
         if written[..] != *entry {
-            fault(&format!("section table, entry {index}"), (start + index * entry_bytes) as u64);
+            fault(
+                &format!("section table, entry {index}"),
+                (start + index * entry_bytes) as u64,
+            );
         }
     }
     damages

@@ -56,7 +56,11 @@ pub fn runs(image: &Image<'_>) -> Vec<Run> {
     for index in 0..image.n_sections() {
         let section = image.section(index);
         if section.offset > end {
-            runs.push(Run { offset: end, bytes: section.offset - end, kind: Kind::Gap });
+            runs.push(Run {
+                offset: end,
+                bytes: section.offset - end,
+                kind: Kind::Gap,
+            });
         }
         end = section.offset + section.bytes;
         let within = index.saturating_sub(first_layer) % (4 + shape.n_ffns());
@@ -64,7 +68,11 @@ pub fn runs(image: &Image<'_>) -> Vec<Run> {
         match SectionKind::from_u16(section.kind) {
             Some(kind) if kind.is_blob() => {
                 let (offset, bytes) = (section.offset, section.bytes);
-                runs.push(Run { offset, bytes, kind: Kind::Blob(section) });
+                runs.push(Run {
+                    offset,
+                    bytes,
+                    kind: Kind::Blob(section),
+                });
             }
             Some(SectionKind::Embedding) => add_tiles(&mut runs, image.embedding()),
             Some(SectionKind::LmHead) => add_tiles(&mut runs, image.lm_head()),
@@ -74,7 +82,11 @@ pub fn runs(image: &Image<'_>) -> Vec<Run> {
         }
     }
     if superblock.image_bytes > end {
-        runs.push(Run { offset: end, bytes: superblock.image_bytes - end, kind: Kind::Gap });
+        runs.push(Run {
+            offset: end,
+            bytes: superblock.image_bytes - end,
+            kind: Kind::Gap,
+        });
     }
     runs
 }
@@ -85,7 +97,11 @@ fn add_tiles(runs: &mut Vec<Run>, map: MatrixMap) {
         let (offset, _) = map.tile_place(first);
         let (last, last_bytes) = map.tile_place((first + step).min(map.n_tiles()) - 1);
         let bytes = last - offset + last_bytes as u64;
-        runs.push(Run { offset, bytes, kind: Kind::Tiles { map, first } });
+        runs.push(Run {
+            offset,
+            bytes,
+            kind: Kind::Tiles { map, first },
+        });
     }
 }
 
@@ -93,39 +109,51 @@ fn add_bundles(runs: &mut Vec<Run>, map: FfnMap) {
     let step = (RUN_BYTES / map.bundle.bytes() as u64).max(1) * map.bundle.bytes() as u64;
     for start in (0..map.bytes()).step_by(step as usize) {
         let bytes = step.min(map.bytes() - start);
-        runs.push(Run { offset: map.offset + start, bytes, kind: Kind::Bundles(map.bundle) });
+        runs.push(Run {
+            offset: map.offset + start,
+            bytes,
+            kind: Kind::Bundles(map.bundle),
+        });
     }
 }
 
 fn add_unknown(runs: &mut Vec<Run>, section: &Section) {
     for start in (0..section.bytes).step_by(RUN_BYTES as usize) {
         let bytes = RUN_BYTES.min(section.bytes - start);
-        runs.push(Run { offset: section.offset + start, bytes, kind: Kind::Unknown });
+        runs.push(Run {
+            offset: section.offset + start,
+            bytes,
+            kind: Kind::Unknown,
+        });
     }
 }
 
 impl Run {
     /// Checks the bytes of the run.
-    pub fn check(
-        &self,
-        image: &Image<'_>,
-        bytes: &[u8],
-        crc32c: fn(u32, &[u8]) -> u32,
-    ) -> Checked {
+    pub fn check(&self, image: &Image<'_>, bytes: &[u8], crc32c: fn(u32, &[u8]) -> u32) -> Checked {
         let mut checked = Checked::default();
         match self.kind {
             Kind::Unknown => {}
             Kind::Gap => {
                 if bytes.iter().any(|byte| *byte != 0) {
                     let place = "gap between sections".to_owned();
-                    checked.damages.push(Damage { offset: self.offset, place, fault: Fault::Padding });
+                    checked.damages.push(Damage {
+                        offset: self.offset,
+                        place,
+                        fault: Fault::Padding,
+                    });
                 }
             }
             Kind::Blob(section) => {
                 let (data, padding) = bytes.split_at(section.data_bytes as usize);
                 let name = || section_name(section.kind).to_owned();
                 let intact = crc32c(0, data) == section.crc;
-                checked.note(name, self.offset, intact, padding.iter().all(|byte| *byte == 0));
+                checked.note(
+                    name,
+                    self.offset,
+                    intact,
+                    padding.iter().all(|byte| *byte == 0),
+                );
             }
             Kind::Tiles { map, first } => {
                 let mut at = 0;
@@ -149,7 +177,9 @@ impl Run {
                     let intact = layout.is_intact(unit, crc32c);
                     let zero = bundle_padding_is_zero(&layout, unit);
                     checked.note(|| unit_name(image, offset), offset, intact, zero);
-                    checked.unit_crcs.push(crc_before(unit, layout.first_bytes()));
+                    checked
+                        .unit_crcs
+                        .push(crc_before(unit, layout.first_bytes()));
                 }
             }
         }
@@ -161,15 +191,25 @@ impl Checked {
     fn note(&mut self, place: impl Fn() -> String, offset: u64, intact: bool, zero: bool) {
         self.units += 1;
         if !intact {
-            self.damages.push(Damage { offset, place: place(), fault: Fault::Checksum });
+            self.damages.push(Damage {
+                offset,
+                place: place(),
+                fault: Fault::Checksum,
+            });
         } else if !zero {
-            self.damages.push(Damage { offset, place: place(), fault: Fault::Padding });
+            self.damages.push(Damage {
+                offset,
+                place: place(),
+                fault: Fault::Padding,
+            });
         }
     }
 }
 
 fn unit_name(image: &Image<'_>, offset: u64) -> String {
-    image.unit_at(offset).map_or("image".to_owned(), |unit| unit.to_string())
+    image
+        .unit_at(offset)
+        .map_or("image".to_owned(), |unit| unit.to_string())
 }
 
 /// The checksum in the four bytes before `end`.
@@ -178,10 +218,18 @@ fn crc_before(unit: &[u8], end: usize) -> u32 {
 }
 
 fn bundle_padding_is_zero(layout: &BundleLayout, bundle: &[u8]) -> bool {
-    let BundleLayout { dim, neurons, gate, up, down } = *layout;
+    let BundleLayout {
+        dim,
+        neurons,
+        gate,
+        up,
+        down,
+    } = *layout;
     let first = gate.row_bytes(dim) + up.scale_bytes(dim) + down.scale_bytes(dim);
     let second = up.code_bytes(dim) + down.code_bytes(dim);
     let (one, two) = bundle.split_at(layout.first_bytes());
-    let mut padding = one[neurons * first..one.len() - 8].iter().chain(&two[neurons * second..]);
+    let mut padding = one[neurons * first..one.len() - 8]
+        .iter()
+        .chain(&two[neurons * second..]);
     padding.all(|byte| *byte == 0)
 }

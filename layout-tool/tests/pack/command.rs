@@ -14,7 +14,11 @@ fn tool(folder: &Path, args: &[&str]) -> (Option<i32>, String, String) {
         .args(args)
         .output()
         .unwrap();
-    let Output { status, stdout, stderr } = command;
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command;
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (status.code(), text(stdout), text(stderr))
 }
@@ -36,15 +40,31 @@ fn pack_inspect_verify() {
     let (code, out, err) = tool(here, &["pack", "m.gguf", "-o", "m.image", "--progress"]);
     assert_eq!(code, Some(0), "{err}");
     assert!(out.contains("down columns, relative RMS error"), "{out}");
-    assert!(out.contains("bundles of 32, clusters of 64 neurons"), "{out}");
+    assert!(
+        out.contains("bundles of 32, clusters of 64 neurons"),
+        "{out}"
+    );
     assert!(err.contains("packing "), "{err}");
     let err = refused(here, &["pack", "m.gguf", "-o", "m.image"]);
-    assert_eq!(err, "layout-tool: m.image exists, give another name or --force\n");
-    assert_eq!(tool(here, &["pack", "m.gguf", "-o", "m.image", "-f", "--threads", "1"]).0, Some(0));
+    assert_eq!(
+        err,
+        "layout-tool: m.image exists, give another name or --force\n"
+    );
+    assert_eq!(
+        tool(
+            here,
+            &["pack", "m.gguf", "-o", "m.image", "-f", "--threads", "1"]
+        )
+        .0,
+        Some(0)
+    );
 
     let (code, out, _) = tool(here, &["inspect", "m.image"]);
     assert_eq!(code, Some(0));
-    assert!(out.contains("dim 256, ffn_dim 512, 1 layers, 4 heads (2 kv) of 64"), "{out}");
+    assert!(
+        out.contains("dim 256, ffn_dim 512, 1 layers, 4 heads (2 kv) of 64"),
+        "{out}"
+    );
     let args = ["verify", "m.image", "--against", "m.gguf"];
     let (code, out, err) = tool(here, &args);
     assert_eq!(code, Some(0), "{err}");
@@ -56,8 +76,14 @@ fn pack_inspect_verify() {
     std::fs::write(here.join("m.image"), bytes).unwrap();
     let (code, out, err) = tool(here, &["verify", "m.image"]);
     assert_eq!((code, out.as_str()), (Some(1), ""));
-    assert!(err.starts_with("layout-tool: lm_head, tile 0 at byte"), "{err}");
-    assert!(err.ends_with("m.image: 1 damaged place, copy or pack the image again\n"), "{err}");
+    assert!(
+        err.starts_with("layout-tool: lm_head, tile 0 at byte"),
+        "{err}"
+    );
+    assert!(
+        err.ends_with("m.image: 1 damaged place, copy or pack the image again\n"),
+        "{err}"
+    );
 }
 
 #[test]
@@ -66,11 +92,18 @@ fn inspect_gives_numbers_that_add_up() {
     let here = folder.path();
     SPEC.write(here);
     assert_eq!(tool(here, &["pack", "model", "-o", "m.image"]).0, Some(0));
-    let args = ["inspect", "m.image", "--json", "--memory", "4M", "--lanes", "2", "--ctx", "64"];
+    let args = [
+        "inspect", "m.image", "--json", "--memory", "4M", "--lanes", "2", "--ctx", "64",
+    ];
     let (code, out, err) = tool(here, &args);
     assert_eq!(code, Some(0), "{err}");
     let json: Value = serde_json::from_str(&out).unwrap();
-    for (key, want) in [("dim", 64), ("ffn_dim", 96), ("n_layers", 2), ("head_dim", 32)] {
+    for (key, want) in [
+        ("dim", 64),
+        ("ffn_dim", 96),
+        ("n_layers", 2),
+        ("head_dim", 32),
+    ] {
         assert_eq!(json[key], want, "{key}");
     }
     assert_eq!(json["ffn_resident_min_bytes"], 0);
@@ -81,16 +114,33 @@ fn inspect_gives_numbers_that_add_up() {
     let file_bytes = std::fs::metadata(here.join("m.image")).unwrap().len();
     assert_eq!(json["image_bytes"], file_bytes);
     let sum = |key: &str| -> u64 {
-        json[key].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum()
+        json[key]
+            .as_object()
+            .unwrap()
+            .values()
+            .map(|bytes| bytes.as_u64().unwrap())
+            .sum()
     };
-    assert_eq!(sum("data_bytes") + json["padding_bytes"].as_u64().unwrap(), file_bytes);
+    assert_eq!(
+        sum("data_bytes") + json["padding_bytes"].as_u64().unwrap(),
+        file_bytes
+    );
     assert_eq!(json["total_bytes"], sum("budget"));
     assert!(sum("budget") <= 4 << 20);
 
     let err = refused(here, &["inspect", "m.image", "--memory", "20K"]);
-    assert!(err.contains("20480 bytes of memory are too few for this model"), "{err}");
-    let err = refused(here, &["inspect", "m.image", "--memory", "4M", "--ctx", "100000"]);
-    assert!(err.contains("a context of 100000 positions was asked for"), "{err}");
+    assert!(
+        err.contains("20480 bytes of memory are too few for this model"),
+        "{err}"
+    );
+    let err = refused(
+        here,
+        &["inspect", "m.image", "--memory", "4M", "--ctx", "100000"],
+    );
+    assert!(
+        err.contains("a context of 100000 positions was asked for"),
+        "{err}"
+    );
     let err = refused(here, &["inspect", "model/config.json"]);
     assert!(err.contains("not a Tessera image"), "{err}");
     let err = refused(here, &["inspect", "none.image"]);

@@ -32,7 +32,14 @@ fn flipped(path: &Path, bytes: &[u8], at: usize) -> Result<Vec<Damage>, VerifyEr
 #[test]
 fn a_flipped_byte_is_found_in_every_section() {
     let folder = folder();
-    for spec in [SPEC, Spec { model_type: "mixtral", n_experts: 2, ..SPEC }] {
+    for spec in [
+        SPEC,
+        Spec {
+            model_type: "mixtral",
+            n_experts: 2,
+            ..SPEC
+        },
+    ] {
         let path = image(folder.path(), &spec);
         assert_eq!(check(&path).unwrap().damages, []);
         let bytes = std::fs::read(&path).unwrap();
@@ -56,7 +63,11 @@ fn a_flipped_byte_is_found_in_every_section() {
                 let unit = if name == "ffn" { "bundle" } else { "tile" };
                 assert!(name == "vectors" || text.contains(unit), "{text}");
                 let padding = name == "vectors" && at > section.offset as usize;
-                let end = if padding { "padding is not zero" } else { "checksum wrong" };
+                let end = if padding {
+                    "padding is not zero"
+                } else {
+                    "checksum wrong"
+                };
                 assert!(text.ends_with(end) || name == "vectors", "{text}");
             }
         }
@@ -89,7 +100,12 @@ fn gaps_and_the_id_are_checked() {
     let first = file.image().section(0).offset as usize;
     let damages = flipped(&path, &bytes, first - 1).unwrap();
     assert_eq!(damages.len(), 1);
-    assert!(damages[0].to_string().starts_with("gap between sections at byte"), "{damages:?}");
+    assert!(
+        damages[0]
+            .to_string()
+            .starts_with("gap between sections at byte"),
+        "{damages:?}"
+    );
 
     // A right checksum over another id.
     bytes[30] ^= 1;
@@ -97,7 +113,13 @@ fn gaps_and_the_id_are_checked() {
     bytes[16380..16384].copy_from_slice(&crc.to_le_bytes());
     std::fs::write(&path, bytes).unwrap();
     let damages = check(&path).unwrap().damages;
-    assert_eq!(damages.iter().map(|damage| damage.fault).collect::<Vec<_>>(), [Fault::ImageId]);
+    assert_eq!(
+        damages
+            .iter()
+            .map(|damage| damage.fault)
+            .collect::<Vec<_>>(),
+        [Fault::ImageId]
+    );
 }
 
 #[test]
@@ -108,7 +130,10 @@ fn a_short_image_is_refused() {
     for len in [0, 5, 100, 16384, 16384 + 64, bytes.len() - 1] {
         std::fs::write(&path, &bytes[..len]).unwrap();
         let text = check(&path).unwrap_err().to_string();
-        assert!(text.ends_with("bytes, 16384 are needed: it was cut short") || len > 16383, "{text}");
+        assert!(
+            text.ends_with("bytes, 16384 are needed: it was cut short") || len > 16383,
+            "{text}"
+        );
         assert!(text.ends_with("it was cut short"), "{text}");
     }
     // What holds an image may be longer than it: a partition.
@@ -119,7 +144,10 @@ fn a_short_image_is_refused() {
 #[test]
 fn much_damage_is_counted() {
     let folder = folder();
-    let spec = Spec { ffn_dim: 1024, ..SPEC };
+    let spec = Spec {
+        ffn_dim: 1024,
+        ..SPEC
+    };
     let path = image(folder.path(), &spec);
     let mut bytes = std::fs::read(&path).unwrap();
     let file = ImageFile::open(&path).unwrap();
@@ -131,7 +159,13 @@ fn much_damage_is_counted() {
     let text = check(&path).unwrap().to_string();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 22, "{text}");
-    assert!(lines[0].starts_with("ffn, layer 1, bundle 0 at byte"), "{text}");
+    assert!(
+        lines[0].starts_with("ffn, layer 1, bundle 0 at byte"),
+        "{text}"
+    );
     assert_eq!(lines[20], "and 10 more");
-    assert!(lines[21].ends_with("30 damaged places, copy or pack the image again"), "{text}");
+    assert!(
+        lines[21].ends_with("30 damaged places, copy or pack the image again"),
+        "{text}"
+    );
 }

@@ -14,7 +14,11 @@ fn golden() -> Option<Vec<PathBuf>> {
         return None;
     };
     let folders = entries.map(|entry| entry.unwrap().path());
-    Some(folders.filter(|folder| folder.join("model.safetensors").exists()).collect())
+    Some(
+        folders
+            .filter(|folder| folder.join("model.safetensors").exists())
+            .collect(),
+    )
 }
 
 #[test]
@@ -24,17 +28,28 @@ fn golden_models_pack_and_compare() {
     let folder = folder();
     for model in models {
         let ggufs = ["f32", "f16", "q8_0", "q4_0"].map(|ty| model.join(format!("model-{ty}.gguf")));
-        for source in [model].into_iter().chain(ggufs).filter(|source| source.exists()) {
+        for source in [model]
+            .into_iter()
+            .chain(ggufs)
+            .filter(|source| source.exists())
+        {
             for weights in [Weights::Auto, Weights::F32] {
                 let mut options = PackOptions::new(&source, folder.path().join("a.image"));
                 (options.weights, options.force) = (weights, true);
                 packed(&options).unwrap();
                 let what = format!("{} {weights:?}", source.display());
-                assert_eq!(verify(&options.target, None, &|_, _| {}).unwrap().damages, [], "{what}");
+                assert_eq!(
+                    verify(&options.target, None, &|_, _| {}).unwrap().damages,
+                    [],
+                    "{what}"
+                );
                 let comparison = compare(&options.target, &source, None, &|_, _| {}).unwrap();
                 assert_eq!(comparison.mismatches, [], "{what}: {comparison}");
                 if weights == Weights::F32 {
-                    assert!(comparison.kinds.iter().all(|kind| kind.unequal == 0), "{what}");
+                    assert!(
+                        comparison.kinds.iter().all(|kind| kind.unequal == 0),
+                        "{what}"
+                    );
                 }
             }
         }

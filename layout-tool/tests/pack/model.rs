@@ -16,6 +16,9 @@ pub fn packed(options: &PackOptions) -> Result<PackReport, PackError> {
     pack(options, &|_, _| {})
 }
 
+/// The weight at a row and a column of the tensor of this name.
+pub type Weight = fn(&str, usize, usize) -> f32;
+
 /// What a small model looks like.
 #[derive(Clone)]
 pub struct Spec {
@@ -30,8 +33,8 @@ pub struct Spec {
     pub vocab: usize,
     pub n_experts: usize,
     pub tied: bool,
-    /// Called for each weight: name of the tensor, row, column.
-    pub weight: fn(&str, usize, usize) -> f32,
+    /// Called for each weight.
+    pub weight: Weight,
 }
 
 pub const SPEC: Spec = Spec {
@@ -58,7 +61,9 @@ pub fn noise(name: &str, row: usize, col: usize) -> f32 {
     (0..4).for_each(|i| mix(col as u64 >> (8 * i) & 255));
     let mut sum = 0.0;
     for _ in 0..4 {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         sum += (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
     }
     sum
@@ -67,9 +72,20 @@ pub fn noise(name: &str, row: usize, col: usize) -> f32 {
 impl Spec {
     /// Names and shapes of all tensors, as Hugging Face folders name them.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
-        let Spec { dim, ffn_dim, n_experts, .. } = *self;
-        let (q_dim, kv_dim) = (self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim);
-        let mut all = vec![("model.embed_tokens.weight".to_owned(), vec![self.vocab, dim])];
+        let Spec {
+            dim,
+            ffn_dim,
+            n_experts,
+            ..
+        } = *self;
+        let (q_dim, kv_dim) = (
+            self.n_heads * self.head_dim,
+            self.n_kv_heads * self.head_dim,
+        );
+        let mut all = vec![(
+            "model.embed_tokens.weight".to_owned(),
+            vec![self.vocab, dim],
+        )];
         for layer in 0..self.n_layers {
             let mut put = |name: &str, shape: &[usize]| {
                 all.push((format!("model.layers.{layer}.{name}"), shape.to_vec()));
@@ -141,12 +157,7 @@ impl Spec {
     }
 
     /// Writes the model as a folder with weights of another type.
-    pub fn write_as(
-        &self,
-        folder: &Path,
-        dtype: &str,
-        bytes: impl Fn(f32) -> Vec<u8>,
-    ) -> PathBuf {
+    pub fn write_as(&self, folder: &Path, dtype: &str, bytes: impl Fn(f32) -> Vec<u8>) -> PathBuf {
         let folder = folder.join("model");
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("config.json"), self.config().to_string()).unwrap();
@@ -161,7 +172,12 @@ impl Spec {
             header.insert(name, entry);
         }
         let header = Value::Object(header).to_string();
-        let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+        let bytes = [
+            &(header.len() as u64).to_le_bytes()[..],
+            header.as_bytes(),
+            &data,
+        ]
+        .concat();
         std::fs::write(folder.join("model.safetensors"), bytes).unwrap();
         folder
     }
@@ -192,14 +208,21 @@ fn stored(ty: SourceType, weights: usize, state: &mut u64) -> Vec<u8> {
         let values = (0..weights).map(|_| unit(next()));
         return match ty {
             SourceType::F32 => values.flat_map(f32::to_le_bytes).collect(),
-            SourceType::F16 => values.flat_map(|x| half::f16::from_f32(x).to_le_bytes()).collect(),
-            _ => values.flat_map(|x| half::bf16::from_f32(x).to_le_bytes()).collect(),
+            SourceType::F16 => values
+                .flat_map(|x| half::f16::from_f32(x).to_le_bytes())
+                .collect(),
+            _ => values
+                .flat_map(|x| half::bf16::from_f32(x).to_le_bytes())
+                .collect(),
         };
     }
     let count = weights / ty.block_len() * ty.block_bytes();
     let mut bytes: Vec<u8> = (0..count).map(|_| next() as u8).collect();
     if ty == SourceType::Q8_0 {
-        bytes.iter_mut().filter(|byte| **byte == 0x80).for_each(|byte| *byte = 0x81);
+        bytes
+            .iter_mut()
+            .filter(|byte| **byte == 0x80)
+            .for_each(|byte| *byte = 0x81);
     }
     for block in bytes.chunks_exact_mut(ty.block_bytes()) {
         for at in halves(ty) {
@@ -212,7 +235,9 @@ fn stored(ty: SourceType, weights: usize, state: &mut u64) -> Vec<u8> {
 
 /// Numbers of ggml's types.
 fn ggml(ty: SourceType) -> u32 {
-    (0..64).find(|id| SourceType::from_ggml(*id) == Some(ty)).unwrap()
+    (0..64)
+        .find(|id| SourceType::from_ggml(*id) == Some(ty))
+        .unwrap()
 }
 
 /// Writes a GGUF file of one layer, dim 256, ffn_dim 512, all of whose matrices are of type `ty`.
@@ -227,7 +252,12 @@ pub fn write_gguf(path: &Path, ty: SourceType) {
         ("attention.head_count", 4),
         ("attention.head_count_kv", 2),
     ];
-    let mut keys = [text("general.architecture"), 8u32.to_le_bytes().to_vec(), text("llama")].concat();
+    let mut keys = [
+        text("general.architecture"),
+        8u32.to_le_bytes().to_vec(),
+        text("llama"),
+    ]
+    .concat();
     for (key, value) in counts {
         keys.extend(text(&format!("llama.{key}")));
         keys.extend([4u32.to_le_bytes(), value.to_le_bytes()].concat());
@@ -252,7 +282,8 @@ pub fn write_gguf(path: &Path, ty: SourceType) {
         let ty = if dims.len() == 1 { SourceType::F32 } else { ty };
         infos.extend(text(name));
         infos.extend((dims.len() as u32).to_le_bytes());
-        dims.iter().for_each(|dim| infos.extend((*dim as u64).to_le_bytes()));
+        dims.iter()
+            .for_each(|dim| infos.extend((*dim as u64).to_le_bytes()));
         infos.extend(ggml(ty).to_le_bytes());
         infos.extend((data.len() as u64).to_le_bytes());
         data.extend(stored(ty, dims.iter().product(), &mut state));

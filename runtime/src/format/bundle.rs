@@ -1,5 +1,7 @@
 //! Bundles: gate rows, up rows and down columns of neighbouring neurons, in two parts.
 
+use core::ops::Range;
+
 use tessera_kernels::{Rows, WeightType};
 
 use super::PAGE_BYTES;
@@ -39,6 +41,17 @@ pub struct BundleParts<'a> {
     pub down: Rows<'a>,
 }
 
+/// Byte ranges of a bundle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartRanges {
+    /// First part: gate codes and all scales.
+    pub first: Range<usize>,
+    /// Codes of the up rows.
+    pub up_codes: Range<usize>,
+    /// Codes of the down columns.
+    pub down_codes: Range<usize>,
+}
+
 /// Where each run of bytes begins.
 struct Places {
     gate_scales: usize,
@@ -68,6 +81,16 @@ impl BundleLayout {
             up_codes,
             down_codes,
             down_codes_end,
+        }
+    }
+
+    /// Where the parts stand that are read one after the other.
+    pub const fn parts(&self) -> PartRanges {
+        let p = self.places();
+        PartRanges {
+            first: 0..p.up_codes,
+            up_codes: p.up_codes..p.down_codes,
+            down_codes: p.down_codes..p.down_codes_end,
         }
     }
 

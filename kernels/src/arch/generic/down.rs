@@ -1,10 +1,12 @@
 //! Down sums of one token: rows are zipped four by four, so that a lane holds one output's codes
 //! of four neurons.
+#![allow(unsafe_code)]
 
+use super::ahead::Ahead;
 use super::by_type;
 use super::float::{code, four_halves, padded, scale_of};
 use super::matvec::{four_of_bytes, pair_or_last};
-use crate::arch::simd::{Q4, Q4O, Simd8, code_bytes, correction};
+use crate::arch::simd::{Q4, Q4O, Q6, Simd8, chunk_at, code_bytes, correction};
 use crate::block::{BLOCK, GROUP, WeightType};
 use crate::check;
 use crate::math::f16_to_f32;
@@ -53,6 +55,7 @@ fn quantized<S: Simd8, const TY: u8>(s: S, w: &NeuronRows<'_>, h: &[f32], acc: &
     let next_codes = distance_to_next(w.codes());
     let next_scales = distance_to_next(w.scales());
     let pairs = blocks.div_ceil(2);
+    let mut next = Ahead::new(w.ahead(), pairs);
     for (eight, acc) in acc.chunks_mut(8 * BLOCK).enumerate() {
         // The last blocks again, where there are no eight more.
         let first = (eight * 8).min(blocks.saturating_sub(8));
@@ -71,8 +74,12 @@ fn quantized<S: Simd8, const TY: u8>(s: S, w: &NeuronRows<'_>, h: &[f32], acc: &
             } else {
                 next_codes + (ahead - pairs) * code_bytes::<TY>(2)
             };
-            for codes in w.codes() {
-                s.prefetch(codes, ahead);
+            if next.is_given() {
+                next.ask(s);
+            } else {
+                for codes in w.codes() {
+                    s.prefetch(codes, ahead);
+                }
             }
             add_pair::<S, TY>(s, &rows, &coefficients, pair, 2 * pair - first, acc);
         }
@@ -152,9 +159,11 @@ fn halves_at<S: Simd8>(s: S, scales: &[u8], first: usize, blocks: usize) -> S::F
     }
 }
 
-/// A group's rows; the last quad filled up with rows whose codes `c` are zero.
+/// A group's rows, all of the same length; the last quad filled up with rows whose codes `c` are
+/// zero.
 pub(super) struct Quads<'a> {
     rows: [[&'a [u8]; QUAD]; QUADS],
+    row_bytes: usize,
     pub(super) len: usize,
 }
 
@@ -163,7 +172,10 @@ impl<'a> Quads<'a> {
     pub(super) fn new(w: &NeuronRows<'a>) -> Self {
         let mut rows = [[w.codes().first().copied().unwrap_or(&[]); QUAD]; QUADS];
         rows.as_flattened_mut()[..w.codes().len()].copy_from_slice(w.codes());
+        let row_bytes = rows[0][0].len();
+        assert!(rows.as_flattened().iter().all(|row| row.len() == row_bytes));
         Quads {
+            row_bytes,
             rows,
             len: w.codes().len().div_ceil(QUAD),
         }
@@ -182,21 +194,33 @@ impl<'a> Quads<'a> {
         if quad >= self.len {
             return [even, odd];
         }
-        if TY == Q4 || TY == Q4O {
-            for i in 0..QUAD {
-                even[i] = s.bytes(&self.rows[quad][i][pair * BLOCK..].as_chunks().0[0]);
-            }
-            let both = s.zip4(even);
-            for k in 0..4 {
-                [even[k], odd[k]] = s.split4(both[k]);
-            }
-            [even, odd]
-        } else {
+        let (at, bytes) = (pair * code_bytes::<TY>(2), code_bytes::<TY>(2));
+        if at + bytes > self.row_bytes {
+            // Half a pair ends a row of Q8.
             for i in 0..QUAD {
                 [even[i], odd[i]] = pair_or_last::<S, TY>(s, self.rows[quad][i], pair);
             }
-            [s.zip4(even), s.zip4(odd)]
+            return [s.zip4(even), s.zip4(odd)];
         }
+        for i in 0..QUAD {
+            let row = self.rows[quad][i];
+            // SAFETY: the pair ends within `row_bytes`, which is the length of every row.
+            unsafe {
+                match TY {
+                    Q4 | Q4O => even[i] = s.bytes(chunk_at(row, at)),
+                    Q6 => [even[i], odd[i]] = s.pair::<TY>(chunk_at::<48>(row, at)),
+                    _ => [even[i], odd[i]] = s.pair::<TY>(chunk_at::<64>(row, at)),
+                }
+            }
+        }
+        if TY != Q4 && TY != Q4O {
+            return [s.zip4(even), s.zip4(odd)];
+        }
+        let both = s.zip4(even);
+        for k in 0..4 {
+            [even[k], odd[k]] = s.split4(both[k]);
+        }
+        [even, odd]
     }
 }
 

@@ -106,7 +106,7 @@ pub(crate) fn quantize<S: Simd8>(
         for x in x {
             top = s.max_w(top, s.and_w(magnitude, s.bits(x)));
         }
-        let lanes = must_cast_ref::<[f32; 8], [u32; 8]>(&s.to_floats(s.from_bits(top))).to_owned();
+        let lanes = *must_cast_ref::<[f32; 8], [u32; 8]>(&s.to_floats(s.from_bits(top)));
         let mut highest = 0;
         for lane in lanes {
             highest = if lane > highest { lane } else { highest };

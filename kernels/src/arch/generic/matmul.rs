@@ -1,6 +1,6 @@
 //! Several tokens: each lane of a sum is a row, of a panel whose codes were unpacked once.
 
-use bytemuck::cast_slice;
+use bytemuck::{cast_slice, must_cast};
 
 use super::by_type;
 use super::matvec::{self, Token};
@@ -11,8 +11,6 @@ use crate::check;
 use crate::dispatch::TOKENS_AT_ONCE;
 use crate::view::{Activations, Rows};
 
-/// Tokens whose sums are in registers together.
-const TILE: usize = 4;
 /// Up to so many tokens, unpacking rows for each token costs less than making panels.
 const TOKENS_FEW: usize = 2;
 /// Accumulators in the order in which the tree adds them.
@@ -68,12 +66,15 @@ fn few<P: Simd8, const TY: u8>(p: P, w: &Rows<'_>, x: &Activations<'_>, out: &mu
     }
 }
 
-/// Up to [`TOKENS_AT_ONCE`] tokens, token by token in rows of blocks.
+/// Up to [`TOKENS_AT_ONCE`] tokens.
 struct Batch<'a> {
+    tokens: usize,
     blocks: usize,
+    /// (tokens, blocks)
     q: &'a [[[u8; 4]; 8]],
+    /// (blocks, tokens)
     scales: &'a [f32],
-    /// i32 to add to a product of codes; for `Q4O` f32 `s_b * f32(t_b)`.
+    /// (blocks, tokens): i32 to add to a product of codes; for `Q4O` f32 `s_b * f32(t_b)`.
     terms: &'a [u32],
 }
 
@@ -97,14 +98,14 @@ fn many<P: Simd8, S: Simd, const TY: u8>(
     for start in (0..x.tokens()).step_by(TOKENS_AT_ONCE) {
         let tokens = (x.tokens() - start).min(TOKENS_AT_ONCE);
         let mut scratch = &mut *scratch;
+        let scales = carve::<f32>(&mut scratch, tokens * blocks);
         let terms = carve::<u32>(&mut scratch, tokens * blocks);
         let mut panel = Panel::<S>::carve(&mut scratch, blocks);
-        let range = start * blocks..(start + tokens) * blocks;
-        let scales = &x.scales[range.clone()];
-        fill_terms::<S, TY>(terms, scales, &x.sums[range.clone()]);
-        let q: &[u8] = cast_slice(&x.q[range.start * BLOCK..range.end * BLOCK]);
+        fill_terms::<P, S, TY>(p, x, start, tokens, scales, terms);
+        let q: &[u8] = cast_slice(&x.q[start * x.cols()..][..tokens * x.cols()]);
         let q = q.as_chunks::<4>().0.as_chunks::<8>().0;
         let batch = Batch {
+            tokens,
             blocks,
             q,
             scales,
@@ -119,25 +120,91 @@ fn many<P: Simd8, S: Simd, const TY: u8>(
                 stride: x.tokens(),
                 rows,
             };
-            let whole = tokens / TILE * TILE;
-            for token in (0..whole).step_by(TILE) {
-                tile::<S, TY, TILE>(s, &panel, &batch, token, &mut out);
+            let mut done = 0;
+            if S::LANES == 16 {
+                done = tiles::<S, TY, 8>(s, &panel, &batch, done, &mut out);
             }
-            for token in whole..tokens {
-                tile::<S, TY, 1>(s, &panel, &batch, token, &mut out);
-            }
+            done = tiles::<S, TY, 4>(s, &panel, &batch, done, &mut out);
+            done = tiles::<S, TY, 2>(s, &panel, &batch, done, &mut out);
+            tiles::<S, TY, 1>(s, &panel, &batch, done, &mut out);
         }
     }
 }
 
+/// Scales and terms of the tokens from `start` on, block by block.
 #[inline(always)]
-fn fill_terms<S: Simd, const TY: u8>(terms: &mut [u32], scales: &[f32], sums: &[i32]) {
-    for ((term, scale), sum) in terms.iter_mut().zip(scales).zip(sums) {
-        *term = match offset_shift(TY, S::Q8_BIAS) {
-            Some(shift) => (-(sum << shift)) as u32,
-            None => (scale * *sum as f32).to_bits(),
-        };
+fn fill_terms<P: Simd8, S: Simd, const TY: u8>(
+    p: P,
+    x: &Activations<'_>,
+    start: usize,
+    tokens: usize,
+    scales: &mut [f32],
+    terms: &mut [u32],
+) {
+    let blocks = x.cols() / BLOCK;
+    let whole = [tokens / 8 * 8, blocks / 8 * 8];
+    for token in (0..whole[0]).step_by(8) {
+        for block in (0..whole[1]).step_by(8) {
+            let (mut eight_scales, mut eight_terms) = ([p.zero_v(); 8], [p.zero_v(); 8]);
+            for i in 0..8 {
+                let at = (start + token + i) * blocks + block;
+                let scale = p.floats_at(x.scales, at);
+                let sums = p.words(&x.sums[at..].as_chunks().0[0]);
+                eight_scales[i] = vector_of(p, scale);
+                eight_terms[i] = vector_of(p, terms_of::<P, S, TY>(p, scale, sums));
+            }
+            let eight_scales = p.transpose8(eight_scales);
+            let eight_terms = p.transpose8(eight_terms);
+            for i in 0..8 {
+                let at = (block + i) * tokens + token;
+                scales[at..].as_chunks_mut().0[0] = p.to_floats(p.floats_of(eight_scales[i]));
+                terms[at..].as_chunks_mut::<8>().0[0] = must_cast(p.to_bytes(eight_terms[i]));
+            }
+        }
     }
+    for token in 0..tokens {
+        let first = if token < whole[0] { whole[1] } else { 0 };
+        for block in first..blocks {
+            let at = (start + token) * blocks + block;
+            let (scale, sum) = (p.splat(x.scales[at]), p.splat_w(x.sums[at]));
+            let term = p.to_floats(terms_of::<P, S, TY>(p, scale, sum))[0];
+            scales[block * tokens + token] = x.scales[at];
+            terms[block * tokens + token] = term.to_bits();
+        }
+    }
+}
+
+/// The bits of [`Batch::terms`] for the vectors `S`.
+#[inline(always)]
+fn terms_of<P: Simd8, S: Simd, const TY: u8>(p: P, scales: P::F, sums: P::W) -> P::F {
+    match offset_shift(TY, S::Q8_BIAS) {
+        Some(3) => p.from_bits(p.sub_w(p.splat_w(0), p.shift_left::<3>(sums))),
+        Some(5) => p.from_bits(p.sub_w(p.splat_w(0), p.shift_left::<5>(sums))),
+        Some(_) => p.from_bits(p.sub_w(p.splat_w(0), p.shift_left::<7>(sums))),
+        None => p.mul(scales, p.to_f(sums)),
+    }
+}
+
+#[inline(always)]
+fn vector_of<P: Simd8>(p: P, a: P::F) -> P::V {
+    p.bytes(&must_cast(p.to_floats(a)))
+}
+
+/// A panel times the tokens from `first` on, `T` at a time as long as there are as many; returns
+/// where they end.
+#[inline(always)]
+fn tiles<S: Simd, const TY: u8, const T: usize>(
+    s: S,
+    panel: &Panel<'_, S>,
+    x: &Batch<'_>,
+    mut first: usize,
+    out: &mut Output<'_>,
+) -> usize {
+    while first + T <= x.tokens {
+        tile::<S, TY, T>(s, panel, x, first, out);
+        first += T;
+    }
+    first
 }
 
 /// A panel times `T` tokens from `first` on.
@@ -184,32 +251,40 @@ fn accumulator<S: Simd, const TY: u8, const T: usize>(
     j: usize,
 ) -> [S::F; T] {
     let mut sum = [s.splat(0.0); T];
-    for block in (j..x.blocks).step_by(8) {
-        let w = &panel.codes[block];
+    let mut q = [&x.q[..0]; T];
+    for t in 0..T {
+        q[t] = &x.q[(first + t) * x.blocks..][..x.blocks];
+    }
+    let (codes, d) = (&panel.codes[..x.blocks], &panel.d[..x.blocks]);
+    let mut block = j;
+    while block < x.blocks {
         let mut acc = [s.zero_acc(); T];
         for step in 0..4 {
+            let w = &codes[block];
             let w = [s.bytes(&w[2 * step]), s.bytes(&w[2 * step + 1])];
             for t in 0..T {
-                let a = &x.q[(first + t) * x.blocks + block];
+                let a = &q[t][block];
                 let a = [s.splat4(&a[2 * step]), s.splat4(&a[2 * step + 1])];
                 acc[t] = s.dot2::<TY>(acc[t], w, a);
             }
         }
-        let d = s.floats(&panel.d[block]);
+        let at = block * x.tokens + first;
+        let scales: &[f32; T] = &x.scales[at..].as_chunks().0[0];
+        let terms: &[u32; T] = &x.terms[at..].as_chunks().0[0];
+        let d = s.floats(&d[block]);
         for t in 0..T {
-            let at = (first + t) * x.blocks + block;
-            let (scale, term) = (s.splat(x.scales[at]), x.terms[at]);
             let mut dot = s.done::<TY>(acc[t]);
             if offset_shift(TY, S::Q8_BIAS).is_some() {
-                dot = s.add_w(dot, s.splat_w(term as i32));
+                dot = s.add_w(dot, s.splat_w(terms[t] as i32));
             }
-            let mut p = s.mul(s.mul(d, scale), s.to_f(dot));
+            let mut p = s.mul(s.mul(d, s.splat(scales[t])), s.to_f(dot));
             if TY == Q4O {
                 let m = s.floats(&panel.m[block]);
-                p = s.add(p, s.mul(m, s.splat(f32::from_bits(term))));
+                p = s.add(p, s.mul(m, s.splat(f32::from_bits(terms[t]))));
             }
             sum[t] = s.add(sum[t], p);
         }
+        block += 8;
     }
     sum
 }

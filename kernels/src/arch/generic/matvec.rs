@@ -2,6 +2,7 @@
 
 use bytemuck::{cast_slice, must_cast_ref};
 
+use super::ahead::Ahead;
 use super::by_type;
 use super::float::{Sums, four, four_halves, padded};
 use crate::arch::simd::{Q4O, Simd8, code_bytes, correction, scale_bytes};
@@ -81,13 +82,15 @@ pub(super) fn quantized<S: Simd8, const TY: u8>(
     out: &mut [f32],
 ) {
     let wide = ROWS * w.ty().code_bytes(w.cols()) > WIDE_BYTES;
+    let at_once = if wide { 2 } else { ROWS };
+    let mut ahead = Ahead::new(w.ahead(), w.rows().div_ceil(at_once) * x.q.len());
     let done = if wide {
         0
     } else {
-        chunks::<S, TY, ROWS>(s, w, x, out, 0)
+        chunks::<S, TY, ROWS>(s, w, x, out, 0, &mut ahead)
     };
-    let done = chunks::<S, TY, 2>(s, w, x, out, done);
-    chunks::<S, TY, 1>(s, w, x, out, done);
+    let done = chunks::<S, TY, 2>(s, w, x, out, done, &mut ahead);
+    chunks::<S, TY, 1>(s, w, x, out, done, &mut ahead);
 }
 
 /// Rows from `first` on, `R` at a time as long as there are as many; returns where they end.
@@ -98,9 +101,10 @@ fn chunks<S: Simd8, const TY: u8, const R: usize>(
     x: &Token<'_>,
     out: &mut [f32],
     mut first: usize,
+    ahead: &mut Ahead<'_>,
 ) -> usize {
     for out in out[first..].as_chunks_mut::<R>().0 {
-        *out = rows::<S, TY, R>(s, w, first, x);
+        *out = rows::<S, TY, R>(s, w, first, x, ahead);
         first += R;
     }
     first
@@ -113,6 +117,7 @@ fn rows<S: Simd8, const TY: u8, const R: usize>(
     w: &Rows<'_>,
     first: usize,
     x: &Token<'_>,
+    ahead: &mut Ahead<'_>,
 ) -> [f32; R] {
     let mut codes = [&[][..]; R];
     let mut scales = [&[][..]; R];
@@ -127,12 +132,16 @@ fn rows<S: Simd8, const TY: u8, const R: usize>(
     let scales_ahead = turns * R * w.ty().scale_bytes(w.cols());
     for (g, q) in x.q.iter().enumerate() {
         let group_bytes = code_bytes::<TY>(BLOCKS);
-        for line in 0..(R * group_bytes).div_ceil(64) {
-            s.prefetch(codes[0], codes_ahead + g * R * group_bytes + line * 64);
-        }
-        let scale_bytes = scale_bytes::<TY>(BLOCKS);
-        for line in 0..(R * scale_bytes).div_ceil(64) {
-            s.prefetch(scales[0], scales_ahead + g * R * scale_bytes + line * 64);
+        if ahead.is_given() {
+            ahead.ask(s);
+        } else {
+            for line in 0..(R * group_bytes).div_ceil(64) {
+                s.prefetch(codes[0], codes_ahead + g * R * group_bytes + line * 64);
+            }
+            let scale_bytes = scale_bytes::<TY>(BLOCKS);
+            for line in 0..(R * scale_bytes).div_ceil(64) {
+                s.prefetch(scales[0], scales_ahead + g * R * scale_bytes + line * 64);
+            }
         }
         let a = Inputs::<S>::new::<TY>(s, &x.scales[g], &x.sums[g]);
         for r in 0..R {

@@ -1,5 +1,6 @@
 //! Kernels over the traits of [`super::simd`], each exactly as the crate docs define it.
 
+mod ahead;
 pub(crate) mod down;
 pub(crate) mod down_many;
 pub(crate) mod float;

@@ -260,6 +260,12 @@ impl<X: Flavor> Simd8 for Ymm<X> {
     }
 
     #[inline(always)]
+    fn prefetch_far(self, bytes: &[u8], ahead: usize) {
+        // SAFETY: a hint; any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(bytes.as_ptr().wrapping_add(ahead).cast()) };
+    }
+
+    #[inline(always)]
     fn prefetch(self, bytes: &[u8], ahead: usize) {
         // SAFETY: a hint; any address will do.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(ahead).cast()) };

@@ -1,0 +1,487 @@
+//! Vectors of eight lanes as pairs of 128-bit registers.
+
+use core::arch::aarch64::*;
+use core::arch::asm;
+
+use bytemuck::must_cast_ref;
+
+use crate::arch::simd::{Q4, Q4O, Q6, Q8, Simd, Simd8};
+
+/// How bytes are multiplied and summed.
+pub(super) trait Flavor: Copy {
+    /// True if `sdot` may be used.
+    const SDOT: bool;
+}
+
+/// NEON alone: products in i16.
+#[derive(Clone, Copy)]
+pub(super) struct Mull;
+
+/// With the feature `dotprod`.
+#[derive(Clone, Copy)]
+pub(super) struct Sdot;
+
+impl Flavor for Mull {
+    const SDOT: bool = false;
+}
+
+impl Flavor for Sdot {
+    const SDOT: bool = true;
+}
+
+/// Proves NEON and the instruction of its flavor.
+#[derive(Clone, Copy)]
+pub(super) struct Neon<X>(X);
+
+impl Neon<Mull> {
+    /// # Safety
+    /// The CPU has NEON.
+    pub(super) unsafe fn new() -> Self {
+        Neon(Mull)
+    }
+}
+
+impl Neon<Sdot> {
+    /// # Safety
+    /// The CPU has NEON and `dotprod`.
+    pub(super) unsafe fn new() -> Self {
+        Neon(Sdot)
+    }
+}
+
+type F = [float32x4_t; 2];
+type W = [int32x4_t; 2];
+type V = [uint8x16_t; 2];
+
+/// Methods whose bodies are intrinsics.
+macro_rules! ops {
+    ($(fn $name:ident $(<const $n:ident: $nty:ty>)? (self $(, $arg:ident: $ty:ty)*) -> $ret:ty
+        = $body:expr;)*) => {
+        $(
+            #[inline(always)]
+            fn $name $(<const $n: $nty>)? (self $(, $arg: $ty)*) -> $ret {
+                // SAFETY: a value of this type proves the instruction set.
+                unsafe { $body }
+            }
+        )*
+    };
+}
+
+impl<X: Flavor> Simd for Neon<X> {
+    const LANES: usize = 8;
+    const Q8_BIAS: bool = false;
+
+    type F = F;
+    type W = W;
+    type V = V;
+    /// With `sdot` sums in i32 (the first two). Without, of each eight bytes' products: eight in
+    /// i16 for 4-bit weights, else four pairs' in i32.
+    type Acc = [int32x4_t; 4];
+    type Bytes = [u8; 32];
+    type Floats = [f32; 8];
+
+    ops! {
+        fn bytes(self, bytes: &[u8; 32]) -> V
+            = [vld1q_u8(bytes.as_ptr()), vld1q_u8(bytes[16..].as_ptr())];
+        fn splat4(self, bytes: &[u8; 4]) -> V
+            = [vreinterpretq_u8_u32(vdupq_n_u32(u32::from_ne_bytes(*bytes))); 2];
+        fn zero_v(self) -> V = [vdupq_n_u8(0); 2];
+        fn floats(self, floats: &[f32; 8]) -> F
+            = [vld1q_f32(floats.as_ptr()), vld1q_f32(floats[4..].as_ptr())];
+        fn splat(self, a: f32) -> F = [vdupq_n_f32(a); 2];
+        fn add(self, a: F, b: F) -> F = [vaddq_f32(a[0], b[0]), vaddq_f32(a[1], b[1])];
+        fn sub(self, a: F, b: F) -> F = [vsubq_f32(a[0], b[0]), vsubq_f32(a[1], b[1])];
+        fn mul(self, a: F, b: F) -> F = [vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1])];
+        fn div(self, a: F, b: F) -> F = [vdivq_f32(a[0], b[0]), vdivq_f32(a[1], b[1])];
+        fn less(self, a: F, b: F) -> W = [
+            vreinterpretq_s32_u32(vcltq_f32(a[0], b[0])),
+            vreinterpretq_s32_u32(vcltq_f32(a[1], b[1])),
+        ];
+        fn splat_w(self, a: i32) -> W = [vdupq_n_s32(a); 2];
+        fn add_w(self, a: W, b: W) -> W = [vaddq_s32(a[0], b[0]), vaddq_s32(a[1], b[1])];
+        fn sub_w(self, a: W, b: W) -> W = [vsubq_s32(a[0], b[0]), vsubq_s32(a[1], b[1])];
+        fn and_w(self, a: W, b: W) -> W = [vandq_s32(a[0], b[0]), vandq_s32(a[1], b[1])];
+        fn and_not_w(self, a: W, b: W) -> W = [vbicq_s32(b[0], a[0]), vbicq_s32(b[1], a[1])];
+        fn or_w(self, a: W, b: W) -> W = [vorrq_s32(a[0], b[0]), vorrq_s32(a[1], b[1])];
+        fn max_w(self, a: W, b: W) -> W = [vmaxq_s32(a[0], b[0]), vmaxq_s32(a[1], b[1])];
+        fn shift_left<const N: u32>(self, a: W) -> W = shift(a, N as i32);
+        fn shift_right<const N: u32>(self, a: W) -> W = shift(a, -(N as i32));
+        fn to_f(self, a: W) -> F = [vcvtq_f32_s32(a[0]), vcvtq_f32_s32(a[1])];
+        fn round(self, a: F) -> W = [vcvtnq_s32_f32(a[0]), vcvtnq_s32_f32(a[1])];
+        fn bits(self, a: F) -> W = [vreinterpretq_s32_f32(a[0]), vreinterpretq_s32_f32(a[1])];
+        fn from_bits(self, a: W) -> F
+            = [vreinterpretq_f32_s32(a[0]), vreinterpretq_f32_s32(a[1])];
+        fn quad(self, a: [W; 4]) -> V = [quad(a, 0), quad(a, 1)];
+        fn zero_acc(self) -> [int32x4_t; 4] = [vdupq_n_s32(0); 4];
+        fn dot2<const TY: u8>(self, acc: [int32x4_t; 4], w: [V; 2], a: [V; 2]) -> [int32x4_t; 4]
+            = dot2::<X, TY>(acc, w, a);
+        fn done<const TY: u8>(self, acc: [int32x4_t; 4]) -> W = done::<X, TY>(acc);
+    }
+
+    #[inline(always)]
+    fn to_floats(self, a: F) -> [f32; 8] {
+        let mut floats = [0.0; 8];
+        // SAFETY: the array is 32 bytes, and stores need no alignment.
+        unsafe {
+            vst1q_f32(floats.as_mut_ptr(), a[0]);
+            vst1q_f32(floats[4..].as_mut_ptr(), a[1]);
+        }
+        floats
+    }
+
+    #[inline(always)]
+    fn floats_at(self, floats: &[f32], at: usize) -> F {
+        self.floats(&floats[at..].as_chunks().0[0])
+    }
+
+    #[inline(always)]
+    fn store_at(self, a: F, floats: &mut [f32], at: usize) {
+        floats[at..].as_chunks_mut().0[0] = self.to_floats(a);
+    }
+}
+
+/// Left by `count`, or right where it is negative.
+#[inline(always)]
+unsafe fn shift(a: W, count: i32) -> W {
+    // SAFETY: the caller's.
+    unsafe {
+        let count = vdupq_n_s32(count);
+        [vshlq_s32(a[0], count), vshlq_s32(a[1], count)]
+    }
+}
+
+/// See [`Simd::quad`]; half `i` of the lanes.
+#[inline(always)]
+unsafe fn quad(a: [W; 4], i: usize) -> uint8x16_t {
+    // SAFETY: the caller's.
+    unsafe {
+        let two = vsliq_n_s32::<8>(a[0][i], a[1][i]);
+        let three = vsliq_n_s32::<16>(two, a[2][i]);
+        vreinterpretq_u8_s32(vsliq_n_s32::<24>(three, a[3][i]))
+    }
+}
+
+/// Adds four products of signed bytes to each lane.
+#[inline(always)]
+unsafe fn sdot(acc: int32x4_t, w: uint8x16_t, a: uint8x16_t) -> int32x4_t {
+    let mut acc = acc;
+    // SAFETY: the caller's: the CPU has `dotprod`.
+    unsafe {
+        asm!(
+            ".arch_extension dotprod",
+            "sdot {acc:v}.4s, {w:v}.16b, {a:v}.16b",
+            acc = inout(vreg) acc,
+            w = in(vreg) w,
+            a = in(vreg) a,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    acc
+}
+
+/// Adds products of eight signed bytes.
+#[inline(always)]
+unsafe fn mlal_low(acc: int16x8_t, w: uint8x16_t, a: uint8x16_t) -> int16x8_t {
+    // SAFETY: the caller's.
+    unsafe {
+        let (w, a) = (vreinterpretq_s8_u8(w), vreinterpretq_s8_u8(a));
+        vmlal_s8(acc, vget_low_s8(w), vget_low_s8(a))
+    }
+}
+
+/// The same with the other eight.
+#[inline(always)]
+unsafe fn mlal_high(acc: int16x8_t, w: uint8x16_t, a: uint8x16_t) -> int16x8_t {
+    // SAFETY: the caller's.
+    unsafe { vmlal_high_s8(acc, vreinterpretq_s8_u8(w), vreinterpretq_s8_u8(a)) }
+}
+
+/// See [`Simd::dot2`].
+#[inline(always)]
+unsafe fn dot2<X: Flavor, const TY: u8>(
+    acc: [int32x4_t; 4],
+    w: [V; 2],
+    a: [V; 2],
+) -> [int32x4_t; 4] {
+    let mut acc = acc;
+    // SAFETY: the caller's.
+    unsafe {
+        for i in 0..2 {
+            if X::SDOT {
+                acc[i] = sdot(sdot(acc[i], w[0][i], a[0][i]), w[1][i], a[1][i]);
+            } else if TY == Q4 || TY == Q4O {
+                // Eight times 15 * 127 fit i16.
+                let low = mlal_low(vreinterpretq_s16_s32(acc[2 * i]), w[0][i], a[0][i]);
+                let high = mlal_high(vreinterpretq_s16_s32(acc[2 * i + 1]), w[0][i], a[0][i]);
+                acc[2 * i] = vreinterpretq_s32_s16(mlal_low(low, w[1][i], a[1][i]));
+                acc[2 * i + 1] = vreinterpretq_s32_s16(mlal_high(high, w[1][i], a[1][i]));
+            } else {
+                // Twice 128 * 127 fits.
+                let zero = vdupq_n_s16(0);
+                let low = mlal_low(mlal_low(zero, w[0][i], a[0][i]), w[1][i], a[1][i]);
+                let high = mlal_high(mlal_high(zero, w[0][i], a[0][i]), w[1][i], a[1][i]);
+                acc[2 * i] = vpadalq_s16(acc[2 * i], low);
+                acc[2 * i + 1] = vpadalq_s16(acc[2 * i + 1], high);
+            }
+        }
+    }
+    acc
+}
+
+/// See [`Simd::done`].
+#[inline(always)]
+unsafe fn done<X: Flavor, const TY: u8>(acc: [int32x4_t; 4]) -> W {
+    // SAFETY: the caller's.
+    unsafe {
+        if X::SDOT {
+            return [acc[0], acc[1]];
+        }
+        let mut pairs = acc;
+        if TY == Q4 || TY == Q4O {
+            for i in 0..4 {
+                pairs[i] = vpaddlq_s16(vreinterpretq_s16_s32(acc[i]));
+            }
+        }
+        [
+            vpaddq_s32(pairs[0], pairs[1]),
+            vpaddq_s32(pairs[2], pairs[3]),
+        ]
+    }
+}
+
+impl<X: Flavor> Simd8 for Neon<X> {
+    ops! {
+        fn floats_of(self, a: V) -> F = [vreinterpretq_f32_u8(a[0]), vreinterpretq_f32_u8(a[1])];
+        fn words(self, words: &[i32; 8]) -> W
+            = [vld1q_s32(words.as_ptr()), vld1q_s32(words[4..].as_ptr())];
+        fn halves(self, halves: &[u8; 16]) -> F = halves_to_f(vld1q_u8(halves.as_ptr()));
+        fn split4(self, a: V) -> [V; 2] = [
+            [vandq_u8(a[0], vdupq_n_u8(15)), vandq_u8(a[1], vdupq_n_u8(15))],
+            [vshrq_n_u8::<4>(a[0]), vshrq_n_u8::<4>(a[1])],
+        ];
+        fn transpose8(self, a: [V; 8]) -> [V; 8] = transpose8(a);
+        fn zip4(self, rows: [V; 4]) -> [V; 4] = zip4(rows);
+        fn tree(self, a: F) -> f32 = {
+            let four = vaddq_f32(a[0], a[1]);
+            let two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+            vget_lane_f32::<0>(two) + vget_lane_f32::<1>(two)
+        };
+        fn sum_w(self, a: W) -> i32 = vaddvq_s32(vaddq_s32(a[0], a[1]));
+        fn sqrt(self, a: f32) -> f32 = vget_lane_f32::<0>(vsqrt_f32(vdup_n_f32(a)));
+    }
+
+    #[inline(always)]
+    fn pair<const TY: u8>(self, bytes: &[u8]) -> [V; 2] {
+        // SAFETY: the value proves the instruction set.
+        unsafe { pair::<X, TY>(self, bytes) }
+    }
+
+    #[inline(always)]
+    fn unzip4(self, a: [F; 4]) -> [F; 4] {
+        [
+            [a[0][0], a[1][0]],
+            [a[2][0], a[3][0]],
+            [a[0][1], a[1][1]],
+            [a[2][1], a[3][1]],
+        ]
+    }
+
+    #[inline(always)]
+    fn blocks<const TY: u8, const N: usize>(self, w: [V; 8], a: &[[u8; 32]; 8]) -> W {
+        // SAFETY: the value proves the instruction set.
+        unsafe {
+            let mut dots = [vdupq_n_s32(0); 8];
+            for i in 0..N {
+                dots[i] = block::<X, TY>(w[i], self.bytes(&a[i]));
+            }
+            let low = [vpaddq_s32(dots[0], dots[1]), vpaddq_s32(dots[2], dots[3])];
+            let high = [vpaddq_s32(dots[4], dots[5]), vpaddq_s32(dots[6], dots[7])];
+            [vpaddq_s32(low[0], low[1]), vpaddq_s32(high[0], high[1])]
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch_far(self, bytes: &[u8], ahead: usize) {
+        self.prefetch(bytes, ahead);
+    }
+
+    #[inline(always)]
+    fn prefetch(self, bytes: &[u8], ahead: usize) {
+        let at = bytes.as_ptr().wrapping_add(ahead);
+        // SAFETY: a hint; any address will do.
+        unsafe {
+            asm!("prfm pldl1keep, [{at}]", at = in(reg) at,
+                options(readonly, nostack, preserves_flags));
+        }
+    }
+
+    #[inline(always)]
+    fn to_bytes(self, a: V) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        // SAFETY: the array is 32 bytes, and stores need no alignment.
+        unsafe {
+            vst1q_u8(bytes.as_mut_ptr(), a[0]);
+            vst1q_u8(bytes[16..].as_mut_ptr(), a[1]);
+        }
+        bytes
+    }
+
+    #[inline(always)]
+    fn to_halves(self, a: F) -> [u16; 8] {
+        let mut halves = [0; 8];
+        // SAFETY: the value proves NEON; the array is 16 bytes, and the store needs no alignment.
+        unsafe { vst1q_u16(halves.as_mut_ptr(), f_to_halves(a)) };
+        halves
+    }
+
+    #[inline(always)]
+    fn codes(self, a: [W; 4]) -> [u8; 32] {
+        let mut all = self.zero_v();
+        for i in 0..2 {
+            // SAFETY: the value proves NEON.
+            all[i] = unsafe {
+                let low = vmovn_high_s32(vmovn_s32(a[2 * i][0]), a[2 * i][1]);
+                let high = vmovn_high_s32(vmovn_s32(a[2 * i + 1][0]), a[2 * i + 1][1]);
+                vreinterpretq_u8_s8(vmovn_high_s16(vmovn_s16(low), high))
+            };
+        }
+        self.to_bytes(all)
+    }
+}
+
+/// Eight f16 to f32.
+#[inline(always)]
+unsafe fn halves_to_f(halves: uint8x16_t) -> F {
+    let (low, high): (float32x4_t, float32x4_t);
+    // SAFETY: the caller's: the CPU has NEON.
+    unsafe {
+        asm!("fcvtl {low:v}.4s, {halves:v}.4h", "fcvtl2 {high:v}.4s, {halves:v}.8h",
+            low = out(vreg) low, high = lateout(vreg) high, halves = in(vreg) halves,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    [low, high]
+}
+
+/// Eight f32 to f16, half to even.
+#[inline(always)]
+unsafe fn f_to_halves(a: F) -> uint16x8_t {
+    let halves: uint16x8_t;
+    // SAFETY: the caller's: the CPU has NEON.
+    unsafe {
+        asm!("fcvtn {halves:v}.4h, {low:v}.4s", "fcvtn2 {halves:v}.8h, {high:v}.4s",
+            halves = out(vreg) halves, low = in(vreg) a[0], high = in(vreg) a[1],
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    halves
+}
+
+/// Sums of a block's products, spread over four lanes.
+#[inline(always)]
+unsafe fn block<X: Flavor, const TY: u8>(w: V, a: V) -> int32x4_t {
+    // SAFETY: the caller's.
+    unsafe {
+        if X::SDOT {
+            return sdot(sdot(vdupq_n_s32(0), w[0], a[0]), w[1], a[1]);
+        }
+        let zero = vdupq_n_s16(0);
+        let first = mlal_high(mlal_low(zero, w[0], a[0]), w[0], a[0]);
+        if TY == Q8 {
+            // Twice 128 * 127 fits i16.
+            let second = mlal_high(mlal_low(zero, w[1], a[1]), w[1], a[1]);
+            vpadalq_s16(vpaddlq_s16(first), second)
+        } else {
+            // Four times 63 * 127 fits.
+            vpaddlq_s16(mlal_high(mlal_low(first, w[1], a[1]), w[1], a[1]))
+        }
+    }
+}
+
+/// See [`Simd8::pair`].
+#[inline(always)]
+unsafe fn pair<X: Flavor, const TY: u8>(s: Neon<X>, bytes: &[u8]) -> [V; 2] {
+    // SAFETY: the caller's; the load is of an array.
+    unsafe {
+        match TY {
+            Q8 => {
+                let [a, b] = must_cast_ref::<[u8; 64], [[u8; 32]; 2]>(&bytes.as_chunks().0[0]);
+                [s.bytes(a), s.bytes(b)]
+            }
+            Q6 => {
+                let (low, high) = bytes.split_at(32);
+                let [even, odd] = s.split4(s.bytes(&low.as_chunks().0[0]));
+                let high = vld1q_u8(high.as_chunks::<16>().0[0].as_ptr());
+                let mask = vdupq_n_u8(0x30);
+                // Bits 0-1, 2-3, 4-5 and 6-7 to bits 4-5.
+                let bits = [
+                    vandq_u8(vshlq_n_u8::<4>(high), mask),
+                    vandq_u8(vshlq_n_u8::<2>(high), mask),
+                    vandq_u8(high, mask),
+                    vandq_u8(vshrq_n_u8::<2>(high), mask),
+                ];
+                [
+                    [vorrq_u8(even[0], bits[0]), vorrq_u8(even[1], bits[1])],
+                    [vorrq_u8(odd[0], bits[2]), vorrq_u8(odd[1], bits[3])],
+                ]
+            }
+            _ => s.split4(s.bytes(&bytes.as_chunks().0[0])),
+        }
+    }
+}
+
+/// Lane `j` of `out[i]` is lane `i` of `a[j]`.
+#[inline(always)]
+unsafe fn transpose4(a: [uint8x16_t; 4]) -> [uint8x16_t; 4] {
+    // SAFETY: the caller's.
+    unsafe {
+        let (a0, a1) = (vreinterpretq_u32_u8(a[0]), vreinterpretq_u32_u8(a[1]));
+        let (a2, a3) = (vreinterpretq_u32_u8(a[2]), vreinterpretq_u32_u8(a[3]));
+        let even = vreinterpretq_u64_u32(vtrn1q_u32(a0, a1));
+        let odd = vreinterpretq_u64_u32(vtrn2q_u32(a0, a1));
+        let even_two = vreinterpretq_u64_u32(vtrn1q_u32(a2, a3));
+        let odd_two = vreinterpretq_u64_u32(vtrn2q_u32(a2, a3));
+        [
+            vreinterpretq_u8_u64(vzip1q_u64(even, even_two)),
+            vreinterpretq_u8_u64(vzip1q_u64(odd, odd_two)),
+            vreinterpretq_u8_u64(vzip2q_u64(even, even_two)),
+            vreinterpretq_u8_u64(vzip2q_u64(odd, odd_two)),
+        ]
+    }
+}
+
+#[inline(always)]
+unsafe fn transpose8(a: [V; 8]) -> [V; 8] {
+    let mut out = a;
+    for half in 0..2 {
+        // SAFETY: the caller's.
+        let (low, high) = unsafe {
+            (
+                transpose4([a[0][half], a[1][half], a[2][half], a[3][half]]),
+                transpose4([a[4][half], a[5][half], a[6][half], a[7][half]]),
+            )
+        };
+        for i in 0..4 {
+            out[half * 4 + i] = [low[i], high[i]];
+        }
+    }
+    out
+}
+
+#[inline(always)]
+unsafe fn zip4(rows: [V; 4]) -> [V; 4] {
+    let mut out = rows;
+    for half in 0..2 {
+        let (a, b, c, d) = (rows[0][half], rows[1][half], rows[2][half], rows[3][half]);
+        // SAFETY: the caller's.
+        unsafe {
+            let low = vreinterpretq_u16_u8(vzip1q_u8(a, b));
+            let high = vreinterpretq_u16_u8(vzip2q_u8(a, b));
+            let low_two = vreinterpretq_u16_u8(vzip1q_u8(c, d));
+            let high_two = vreinterpretq_u16_u8(vzip2q_u8(c, d));
+            out[0][half] = vreinterpretq_u8_u16(vzip1q_u16(low, low_two));
+            out[1][half] = vreinterpretq_u8_u16(vzip2q_u16(low, low_two));
+            out[2][half] = vreinterpretq_u8_u16(vzip1q_u16(high, high_two));
+            out[3][half] = vreinterpretq_u8_u16(vzip2q_u16(high, high_two));
+        }
+    }
+    out
+}
