@@ -130,24 +130,14 @@ impl Plan {
         // another, and what is left holds weights.
         let eighth = options.memory_bytes / 8;
         let n_slots = (eighth / draft.slot_bytes).clamp(STREAM_SLOTS_MIN, STREAM_SLOTS);
-        let least_bytes = draft.plan(1, logits_rows, n_slots, 0).total_bytes();
-        let mut batch = batch_max;
-        let empty = loop {
-            let empty = draft.plan(batch, logits_rows, n_slots, 0);
-            if batch == 1 || empty.total_bytes() - least_bytes <= eighth {
-                break empty;
+        for n_slots in [n_slots, STREAM_SLOTS_MIN] {
+            let (batch, empty) = draft.largest_batch(batch_max, logits_rows, n_slots);
+            if empty.fits(options.memory_bytes) {
+                let left = options.memory_bytes - empty.total_bytes();
+                let whole_left = (left / CARVE_BYTES * CARVE_BYTES) as u64;
+                let resident_bytes = whole_left.min(draft.weight_bytes);
+                return Ok(draft.plan(batch, logits_rows, n_slots, resident_bytes));
             }
-            batch /= 2;
-        };
-        if empty.fits(options.memory_bytes) {
-            let left = options.memory_bytes - empty.total_bytes();
-            let whole_left = (left / CARVE_BYTES * CARVE_BYTES) as u64;
-            return Ok(draft.plan(
-                batch,
-                logits_rows,
-                n_slots,
-                whole_left.min(draft.weight_bytes),
-            ));
         }
         let least = draft.plan(1, logits_rows, STREAM_SLOTS_MIN, 0);
         let (have_bytes, need_bytes) = (options.memory_bytes, least.total_bytes());
@@ -236,6 +226,28 @@ impl<'a> Draft<'a> {
             n_chunks,
             slot_bytes,
             weight_bytes,
+        }
+    }
+
+    /// The most tokens of a pass, halved from `batch_max`, that fit and cost at most an eighth of
+    /// the memory more than one token; and the plan with nothing resident.
+    fn largest_batch(
+        &self,
+        batch_max: usize,
+        logits_rows: usize,
+        n_slots: usize,
+    ) -> (usize, Plan) {
+        let memory_bytes = self.options.memory_bytes;
+        let least_bytes = self.plan(1, logits_rows, n_slots, 0).total_bytes();
+        let mut batch = batch_max;
+        loop {
+            let empty = self.plan(batch, logits_rows, n_slots, 0);
+            let extra_bytes = empty.total_bytes() - least_bytes;
+            let fits = empty.fits(memory_bytes) && extra_bytes <= memory_bytes / 8;
+            if batch == 1 || fits {
+                return (batch, empty);
+            }
+            batch /= 2;
         }
     }
 

@@ -356,3 +356,30 @@ fn a_region_one_page_short_is_refused() {
     );
     assert!(matches!(result.err(), Some(SessionError::OutOfMemory(_))));
 }
+
+#[test]
+fn the_least_memory_is_enough_and_a_byte_less_is_not() {
+    for recipe in recipes() {
+        let bytes = tiny_image(&recipe);
+        let image = Image::new_checked(&bytes, bytes.len() as u64).unwrap();
+        let least = least_bytes(&image, 2);
+        let plan = Plan::new(&image, options(least, 2)).unwrap();
+        assert_eq!(plan.budget.total_bytes(), Some(least));
+        let error = Plan::new(&image, options(least - 1, 2)).unwrap_err();
+        let (have_bytes, need_bytes) = (least - 1, least);
+        assert_eq!(
+            error,
+            PlanError::Memory {
+                have_bytes,
+                need_bytes
+            }
+        );
+        let mut resident_bytes = 0;
+        for memory in (least..least + 2 * bytes.len()).step_by(bytes.len() / 16) {
+            let plan = Plan::new(&image, options(memory, 2)).unwrap();
+            assert!(plan.budget.total_bytes().unwrap() <= memory);
+            assert!(plan.sizes.resident_bytes + plan.sizes.slot_bytes * 16 >= resident_bytes);
+            resident_bytes = plan.sizes.resident_bytes;
+        }
+    }
+}

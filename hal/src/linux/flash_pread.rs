@@ -1,7 +1,7 @@
 //! Flash reads by a few threads that block in `pread`: works everywhere.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -105,12 +105,19 @@ impl PreadFlash {
             in_flight: 0,
             staged,
         };
+        let (sender, receiver) = mpsc::channel();
         for index in 0..readers {
-            let shared = Arc::clone(&flash.shared);
+            let (shared, sender) = (Arc::clone(&flash.shared), sender.clone());
             let builder = thread::Builder::new()
                 .name(format!("tessera-read{index}"))
                 .stack_size(READER_STACK_BYTES);
-            match builder.spawn(move || shared.serve()) {
+            let started = move || {
+                // The receiver waits for every reader, so it is there.
+                let _ = sender.send(());
+                drop(sender);
+                shared.serve()
+            };
+            match builder.spawn(started) {
                 Ok(thread) => flash.threads.push(thread),
                 Err(error) if flash.threads.is_empty() => {
                     return Err(error.raw_os_error().unwrap_or(libc::EAGAIN));
@@ -118,6 +125,9 @@ impl PreadFlash {
                 Err(_) => break, // Fewer readers than hoped for.
             }
         }
+        // What starting a thread allocates shall not fall into the time of a token.
+        drop(sender);
+        receiver.into_iter().for_each(drop);
         Ok(flash)
     }
 
