@@ -125,6 +125,7 @@ pub fn start(model: &OpenImage, options: &EngineOptions) -> Result<(LinuxSession
     let (cores, lanes) = Lanes::new(&LaneOptions {
         lanes: options.lanes.unwrap_or(0).min(LANES_MAX),
         pin: true,
+        pin_caller: true,
         ..LaneOptions::default()
     });
     let plan = make_plan(model, options, tessera_hal::Cores::lanes(&cores))?;

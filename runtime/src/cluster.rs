@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use tessera_kernels::{Activation, Activations, GROUP, Kernels, NeuronRows};
 
-use crate::format::{BundleParts, FfnMap};
+use crate::format::FfnMap;
 use crate::weights::Ready;
 use crate::work::Lane;
 
@@ -23,47 +23,57 @@ pub struct Clusters<'a> {
 }
 
 impl<'a> Clusters<'a> {
-    /// The bundle whose first neuron is `neuron`: its bytes and its rows.
-    pub fn bundle(&self, neuron: usize) -> (&'a [u8], BundleParts<'a>) {
-        let layout = &self.map.bundle;
-        let bytes = self
-            .ready
-            .bytes(self.map.bundle_offset(neuron), layout.bytes());
-        (bytes, layout.view(bytes))
+    /// The bytes of the bundles of `neurons`, which are of one cluster.
+    fn bytes(&self, neurons: Range<usize>) -> &'a [u8] {
+        let bytes = self.map.run_bytes(neurons.len());
+        self.ready
+            .bytes(self.map.bundle_offset(neurons.start), bytes)
     }
 
-    /// `partial` (dim,) = down sum of `neurons`, in index order.
+    /// `partial` (dim,) = down sum of `neurons`, in index order. `next` is the neuron that this
+    /// lane is likely to begin with afterwards.
     ///
     /// Each product asks memory for what the next one reads: the parts of a bundle lie apart, and
     /// a part is too short for the hardware to notice that it is read in order.
-    pub fn run(&self, neurons: Range<usize>, lane: &mut Lane<'_>, partial: &mut [f32]) {
-        let (k, len) = (self.map.bundle.neurons, neurons.len());
-        let parts = self.map.bundle.parts();
-        let (gate, up) = lane.floats.split_at_mut(len);
-        let up = &mut up[..len];
-        for (start, neuron) in (0..len).zip(neurons.clone()).step_by(k) {
-            let (bytes, rows) = self.bundle(neuron);
-            let after = if neuron + k < neurons.end {
-                &self.bundle(neuron + k).0[parts.first.clone()]
-            } else {
-                &self.bundle(neurons.start).0[parts.down_codes.clone()]
-            };
-            let gate_rows = rows.gate.then(&bytes[parts.up_codes.clone()]);
-            (self.kernels.matvec)(&gate_rows, self.x, &mut gate[start..start + k]);
-            (self.kernels.matvec)(&rows.up.then(after), self.x, &mut up[start..start + k]);
-        }
-        (self.kernels.gated)(self.activation, gate, up);
+    pub fn run(
+        &self,
+        neurons: Range<usize>,
+        next: Option<usize>,
+        lane: &mut Lane<'_>,
+        partial: &mut [f32],
+    ) {
+        let (k, parts) = (self.map.bundle.neurons, self.map.bundle.parts());
+        let (mut gate, mut up) = ([0.0; GROUP], [0.0; GROUP]);
+        let mut groups = self
+            .bytes(neurons)
+            .chunks_exact(self.map.run_bytes(GROUP))
+            .peekable();
         partial.fill(0.0);
-        for (start, neuron) in (0..len).zip(neurons.clone()).step_by(GROUP) {
+        while let Some(group) = groups.next() {
+            let mut bundles = group.chunks_exact(self.map.bundle.bytes()).peekable();
+            let first = &group[..self.map.bundle.bytes()];
+            let outs = gate.chunks_exact_mut(k).zip(up.chunks_exact_mut(k));
+            for (gate, up) in outs {
+                let Some(bytes) = bundles.next() else { break };
+                let rows = self.map.bundle.view(bytes);
+                let after = match bundles.peek() {
+                    Some(next) => &next[parts.first.clone()],
+                    None => &first[parts.down_codes.clone()],
+                };
+                let gate_rows = rows.gate.then(&bytes[parts.up_codes.clone()]);
+                (self.kernels.matvec)(&gate_rows, self.x, gate);
+                (self.kernels.matvec)(&rows.up.then(after), self.x, up);
+            }
+            (self.kernels.gated)(self.activation, &mut gate, &up);
             let mut rows = NeuronRows::new(self.map.bundle.down, self.map.bundle.dim);
             let mut alive: heapless::Vec<f32, GROUP> = heapless::Vec::new();
-            self.push_alive(neuron, &gate[start..start + GROUP], &mut rows, &mut alive);
-            if neuron + GROUP < neurons.end {
-                rows.then(&self.bundle(neuron + GROUP).0[parts.down_codes.clone()]);
-            } else if neurons.end < self.map.neurons
-                && self.ready.is_ready(self.map.bundle_offset(neurons.end))
-            {
-                rows.then(&self.bundle(neurons.end).0[parts.first.clone()]);
+            self.push_alive(group, &gate, &mut rows, &mut alive);
+            let next = groups
+                .peek()
+                .copied()
+                .or_else(|| next.map(|neuron| self.bytes(neuron..neuron + k)));
+            if let Some(next) = next {
+                rows.then(&next[parts.first.clone()]);
             }
             (self.kernels.down_group)(&rows, &alive, partial, lane.bytes);
         }
@@ -72,17 +82,18 @@ impl<'a> Clusters<'a> {
     /// Adds the neurons of one group whose hidden value is not zero.
     fn push_alive(
         &self,
-        first: usize,
+        group: &'a [u8],
         hidden: &[f32],
         rows: &mut NeuronRows<'a>,
         alive: &mut heapless::Vec<f32, GROUP>,
     ) {
-        let k = self.map.bundle.neurons;
-        for (index, hidden) in hidden.chunks_exact(k).enumerate() {
+        let (k, layout) = (self.map.bundle.neurons, &self.map.bundle);
+        let bundles = group.chunks_exact(layout.bytes());
+        for (bundle, hidden) in bundles.zip(hidden.chunks_exact(k)) {
             if hidden.iter().all(|&h| h == 0.0) {
                 continue;
             }
-            let down = self.bundle(first + index * k).1.down;
+            let down = layout.view(bundle).down;
             for (neuron, &h) in hidden.iter().enumerate() {
                 if h != 0.0 {
                     rows.push(down.codes(neuron), down.scales(neuron));

@@ -221,12 +221,15 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
         partials: &mut [f32],
         sum: &mut [f32],
     ) {
-        let partials = &mut partials[..clusters.len() * self.shape.dim];
+        let (shape, lanes) = (self.shape, self.lanes);
+        let partials = &mut partials[..clusters.len() * shape.dim];
+        let n_lanes = self.machine.cores.lanes();
+        let per_job = (clusters.len() / (8 * n_lanes)).max(1);
         let mut jobs: heapless::Vec<(usize, &mut [f32]), JOBS_MAX> = clusters
             .clone()
-            .zip(partials.chunks_exact_mut(self.shape.dim))
+            .step_by(per_job)
+            .zip(partials.chunks_mut(per_job * shape.dim))
             .collect();
-        let (shape, lanes) = (self.shape, self.lanes);
         let run = Clusters {
             map: self.map,
             ready,
@@ -234,12 +237,23 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
             activation: shape.activation,
             x,
         };
+        let first_neuron = |cluster: usize| cluster * shape.cluster_neurons;
+        let is_here = |cluster: &usize| clusters.contains(cluster);
         self.machine
             .cores
-            .for_each(&mut jobs, &|lane, (cluster, partial)| {
-                let first = *cluster * shape.cluster_neurons;
-                let neurons = first..first + shape.cluster_len(*cluster);
-                run.run(neurons, &mut lanes[lane].lock(), partial);
+            .for_each(&mut jobs, &|lane, (first, partials)| {
+                let last = *first + partials.len() / shape.dim - 1;
+                for (cluster, partial) in (*first..).zip(partials.chunks_exact_mut(shape.dim)) {
+                    let start = first_neuron(cluster);
+                    let neurons = start..start + shape.cluster_len(cluster);
+                    // Lanes take pieces in turn, more or less.
+                    let next = match cluster == last {
+                        true => *first + per_job * n_lanes,
+                        false => cluster + 1,
+                    };
+                    let next = Some(next).filter(is_here).map(first_neuron);
+                    run.run(neurons, next, &mut lanes[lane].lock(), partial);
+                }
             });
         drop(jobs);
         for partial in partials.chunks_exact(self.shape.dim) {

@@ -231,12 +231,7 @@ impl<'a> Draft<'a> {
 
     /// The most tokens of a pass, halved from `batch_max`, that fit and cost at most an eighth of
     /// the memory more than one token; and the plan with nothing resident.
-    fn largest_batch(
-        &self,
-        batch_max: usize,
-        logits_rows: usize,
-        n_slots: usize,
-    ) -> (usize, Plan) {
+    fn largest_batch(&self, batch_max: usize, logits_rows: usize, n_slots: usize) -> (usize, Plan) {
         let memory_bytes = self.options.memory_bytes;
         let least_bytes = self.plan(1, logits_rows, n_slots, 0).total_bytes();
         let mut batch = batch_max;

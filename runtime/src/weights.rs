@@ -77,16 +77,6 @@ pub struct Ready<'a> {
 }
 
 impl Ready<'_> {
-    /// True if the unit at `offset`, which may lie past the last one, is in memory.
-    pub fn is_ready(&self, offset: u64) -> bool {
-        let index = self.chunks.partition_point(|chunk| chunk.offset <= offset);
-        let Some(chunk) = index.checked_sub(1).map(|index| &self.chunks[index]) else {
-            return false;
-        };
-        let held = || self.held.iter().any(|&(held, _)| held + 1 == index);
-        offset < chunk.end() && (chunk.resident().is_some() || held())
-    }
-
     /// The bytes of a unit.
     ///
     /// # Panics

@@ -153,9 +153,10 @@ impl Coefficients {
 /// Eight f16 of a row's scales from `first` on, or `blocks` if there are fewer.
 #[inline(always)]
 fn halves_at<S: Simd8>(s: S, scales: &[u8], first: usize, blocks: usize) -> S::F {
-    match scales[first * 2..].as_chunks().0.first() {
-        Some(eight) => s.halves(eight),
-        None => s.halves(&padded(0, &scales[first * 2..][..blocks.min(8) * 2])),
+    if blocks >= 8 {
+        s.halves(&scales[first * 2..][..16].as_chunks().0[0])
+    } else {
+        s.halves(&padded(0, &scales[first * 2..][..blocks * 2]))
     }
 }
 
@@ -181,39 +182,39 @@ impl<'a> Quads<'a> {
         }
     }
 
-    /// Pair `pair` of the blocks of a quad, zipped; zeros past the last quad.
+    /// True if a whole pair of blocks is at `pair`; half a pair may end a row of Q8.
     #[inline(always)]
-    pub(super) fn zipped<S: Simd8, const TY: u8>(
+    pub(super) fn has_pair<const TY: u8>(&self, pair: usize) -> bool {
+        (pair + 1) * code_bytes::<TY>(2) <= self.row_bytes
+    }
+
+    /// Pair `pair` of the blocks of a quad, zipped.
+    ///
+    /// # Safety
+    /// If `WHOLE`, the pair is there ([`Quads::has_pair`]).
+    #[inline(always)]
+    pub(super) unsafe fn zipped<S: Simd8, const TY: u8, const WHOLE: bool>(
         &self,
         s: S,
         quad: usize,
         pair: usize,
     ) -> [[S::V; 4]; 2] {
+        let at = pair * code_bytes::<TY>(2);
         let mut even = [s.zero_v(); 4];
         let mut odd = even;
-        if quad >= self.len {
-            return [even, odd];
-        }
-        let (at, bytes) = (pair * code_bytes::<TY>(2), code_bytes::<TY>(2));
-        if at + bytes > self.row_bytes {
-            // Half a pair ends a row of Q8.
-            for i in 0..QUAD {
-                [even[i], odd[i]] = pair_or_last::<S, TY>(s, self.rows[quad][i], pair);
-            }
-            return [s.zip4(even), s.zip4(odd)];
-        }
         for i in 0..QUAD {
             let row = self.rows[quad][i];
-            // SAFETY: the pair ends within `row_bytes`, which is the length of every row.
+            // SAFETY: the caller's; all rows are as long.
             unsafe {
                 match TY {
+                    _ if !WHOLE => [even[i], odd[i]] = pair_or_last::<S, TY>(s, row, pair),
                     Q4 | Q4O => even[i] = s.bytes(chunk_at(row, at)),
                     Q6 => [even[i], odd[i]] = s.pair::<TY>(chunk_at::<48>(row, at)),
                     _ => [even[i], odd[i]] = s.pair::<TY>(chunk_at::<64>(row, at)),
                 }
             }
         }
-        if TY != Q4 && TY != Q4O {
+        if !WHOLE || TY != Q4 && TY != Q4O {
             return [s.zip4(even), s.zip4(odd)];
         }
         let both = s.zip4(even);
@@ -237,20 +238,16 @@ fn add_pair<S: Simd8, const TY: u8>(
 ) {
     let lanes = [lane, (lane + 1).min(7)];
     let c = &coefficients.c;
-    let mut sums = [[s.zero_acc(); 4]; 2];
-    for step in 0..rows.len.div_ceil(2) {
-        let first = rows.zipped::<S, TY>(s, 2 * step, pair);
-        let second = rows.zipped::<S, TY>(s, 2 * step + 1, pair);
-        for b in 0..2 {
-            let c = [
-                s.splat4(&c[2 * step][lanes[b]]),
-                s.splat4(&c[2 * step + 1][lanes[b]]),
-            ];
-            for k in 0..4 {
-                sums[b][k] = s.dot2::<TY>(sums[b][k], [first[b][k], second[b][k]], c);
-            }
+    // SAFETY: where `WHOLE` is set the pair is there.
+    let sums = unsafe {
+        if !rows.has_pair::<TY>(pair) {
+            sums::<S, TY, false, false>(s, rows, c, pair, lanes)
+        } else if rows.len == QUADS {
+            sums::<S, TY, true, true>(s, rows, c, pair, lanes)
+        } else {
+            sums::<S, TY, true, false>(s, rows, c, pair, lanes)
         }
-    }
+    };
     for (b, acc) in acc.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
         let scale = s.splat(coefficients.scales[lanes[b]]);
         let term = s.splat(coefficients.terms[lanes[b]]);
@@ -268,6 +265,43 @@ fn add_pair<S: Simd8, const TY: u8>(
             *acc = s.to_floats(s.add(s.floats(acc), p));
         }
     }
+}
+
+/// A group's products with a pair of blocks; `FULL` if no quad is missing.
+///
+/// # Safety
+/// If `WHOLE`, the pair is there.
+#[inline(always)]
+unsafe fn sums<S: Simd8, const TY: u8, const WHOLE: bool, const FULL: bool>(
+    s: S,
+    rows: &Quads<'_>,
+    c: &[[[u8; QUAD]; 8]; QUADS],
+    pair: usize,
+    lanes: [usize; 2],
+) -> [[S::Acc; 4]; 2] {
+    let mut sums = [[s.zero_acc(); 4]; 2];
+    let len = if FULL { QUADS } else { rows.len };
+    for step in 0..len.div_ceil(2) {
+        let quads = [2 * step, 2 * step + 1];
+        // SAFETY: the caller's.
+        let first = unsafe { rows.zipped::<S, TY, WHOLE>(s, quads[0], pair) };
+        let second = if quads[1] < len {
+            // SAFETY: the caller's.
+            unsafe { rows.zipped::<S, TY, WHOLE>(s, quads[1], pair) }
+        } else {
+            [[s.zero_v(); 4]; 2]
+        };
+        for b in 0..2 {
+            let c = [
+                s.splat4(&c[quads[0]][lanes[b]]),
+                s.splat4(&c[quads[1]][lanes[b]]),
+            ];
+            for k in 0..4 {
+                sums[b][k] = s.dot2::<TY>(sums[b][k], [first[b][k], second[b][k]], c);
+            }
+        }
+    }
+    sums
 }
 
 /// Float weights: neuron by neuron, 32 outputs at a time.

@@ -1,4 +1,5 @@
 //! Down sums of several tokens: each lane is a token, so that sums lie as they are stored.
+#![allow(unsafe_code)]
 
 use core::ops::Range;
 
@@ -154,7 +155,12 @@ fn zip_pair<P: Simd8, const TY: u8>(
     codes: &mut [[[[u8; QUAD]; BLOCK]; QUADS]],
 ) {
     for quad in 0..QUADS {
-        let zipped = rows.zipped::<P, TY>(p, quad, pair);
+        let zipped = if quad >= rows.len {
+            [[p.zero_v(); 4]; 2]
+        } else {
+            // SAFETY: nothing is asked of a pair that may be cut off.
+            unsafe { rows.zipped::<P, TY, false>(p, quad, pair) }
+        };
         for b in 0..2 {
             for k in 0..4 {
                 let bytes: [[u8; QUAD]; 8] = bytemuck::must_cast(p.to_bytes(zipped[b][k]));

@@ -385,33 +385,34 @@ unsafe fn blocks<X: Flavor, const TY: u8, const N: usize>(
         let small = TY == Q4 || TY == Q4O;
         let mut four = [_mm256_setzero_si256(); 4];
         for i in 0..N / 2 {
-            four[i] = add_pairs(dots[2 * i], dots[2 * i + 1], small);
+            let (a, b) = (dots[2 * i], dots[2 * i + 1]);
+            four[i] = if small {
+                add_small_pairs(a, b)
+            } else {
+                _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b))
+            };
         }
-        let low = add_pairs(four[0], four[1], small);
-        let high = if N > 4 {
-            add_pairs(four[2], four[3], small)
-        } else {
-            four[2]
-        };
+        let mut two = [four[0], four[2]];
+        for i in 0..N.div_ceil(4) {
+            let (a, b) = (four[2 * i], four[2 * i + 1]);
+            two[i] = if small {
+                add_small_pairs(a, b)
+            } else {
+                _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b))
+            };
+        }
         _mm256_add_epi32(
-            _mm256_permute2x128_si256::<0x20>(low, high),
-            _mm256_permute2x128_si256::<0x31>(low, high),
+            _mm256_permute2x128_si256::<0x20>(two[0], two[1]),
+            _mm256_permute2x128_si256::<0x31>(two[0], two[1]),
         )
     }
 }
 
-/// Sums of neighbouring lanes, those of `a` first, within 128 bits. Lanes are `small` if they, and
-/// the sums, fit i16.
+/// Sums of neighbouring lanes, those of `a` first, within 128 bits; lanes fit i16.
 #[inline(always)]
-unsafe fn add_pairs(a: __m256i, b: __m256i, small: bool) -> __m256i {
+unsafe fn add_small_pairs(a: __m256i, b: __m256i) -> __m256i {
     // SAFETY: the caller's.
-    unsafe {
-        if small {
-            _mm256_madd_epi16(_mm256_packs_epi32(a, b), _mm256_set1_epi16(1))
-        } else {
-            _mm256_hadd_epi32(a, b)
-        }
-    }
+    unsafe { _mm256_madd_epi16(_mm256_packs_epi32(a, b), _mm256_set1_epi16(1)) }
 }
 
 #[inline(always)]
