@@ -81,7 +81,10 @@ fn is_test(name: &str) -> bool {
 
 /// The part of a file before its tests.
 fn product(text: &str) -> &str {
-    let end = ["#[cfg(test)]\nmod ", "#[test]"].iter().filter_map(|mark| text.find(mark)).min();
+    let end = ["#[cfg(test)]\nmod ", "#[test]"]
+        .iter()
+        .filter_map(|mark| text.find(mark))
+        .min();
     &text[..end.unwrap_or(text.len())]
 }
 
