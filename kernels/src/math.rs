@@ -1,6 +1,9 @@
 //! `exp`, `tanh`, `sqrt`, `sin`, `cos` without std. Multiply and add only, each rounded by itself,
 //! so that every instruction set can repeat them bit for bit.
 
+// Constants stand as they were published.
+#![allow(clippy::excessive_precision)]
+
 /// Adding and subtracting this rounds an f32 below 2^22 to an integer, half to even.
 pub(crate) const ROUND: f32 = 12_582_912.0;
 /// Below this a block is all zeros: 2^-100.

@@ -211,9 +211,13 @@ impl<'a> NeuronRows<'a> {
     /// Adds all of `rows`.
     pub fn extend(&mut self, rows: &Rows<'a>) {
         assert_eq!((rows.ty(), rows.cols()), (self.ty, self.cols));
-        for row in 0..rows.rows() {
-            self.push(rows.codes(row), rows.scales(row));
+        let len = self.len + rows.rows();
+        assert!(len <= GROUP, "a group has {GROUP} neurons");
+        for (row, n) in (self.len..len).enumerate() {
+            self.codes[n] = rows.codes(row);
+            self.scales[n] = rows.scales(row);
         }
+        self.len = len;
     }
 
     /// Type of the weights.

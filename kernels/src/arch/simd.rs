@@ -72,7 +72,7 @@ pub(crate) trait Simd: Copy {
     /// Nearest integer, half to even. Not for NaN.
     fn round(self, a: Self::F) -> Self::W;
     fn bits(self, a: Self::F) -> Self::W;
-    fn from_bits(self, a: Self::W) -> Self::F;
+    fn as_floats(self, a: Self::W) -> Self::F;
     /// Lane by lane the low bytes of `a[0]`, `a[1]`, `a[2]`, `a[3]`, which fit i8.
     fn quad(self, a: [Self::W; 4]) -> Self::V;
 

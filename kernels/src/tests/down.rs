@@ -111,7 +111,7 @@ fn extreme_codes_do_not_saturate() {
                     let mut scratch = scratch(96, 20);
                     (kernels.down_group_many)(&rows, 0..96, 20, &many, &mut got, &mut scratch);
                     for i in 0..96 {
-                        assert_same(&got[i * 20..][..20], &vec![want[i]; 20], &what);
+                        assert_same(&got[i * 20..][..20], &[want[i]; 20], &what);
                     }
                 }
             }

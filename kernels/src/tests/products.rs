@@ -91,7 +91,7 @@ fn extreme_codes_do_not_saturate() {
                     let what = format!("{} {ty:?} {low} {sign}", kernels.name);
                     assert_same(&matmul(&kernels, &w.view(), &x), &want, &what);
                     let one = Inputs::of(vec![sign; 288], 1);
-                    assert_same(&matvec(&kernels, &w.view(), &one), &vec![want[0]; 5], &what);
+                    assert_same(&matvec(&kernels, &w.view(), &one), &[want[0]; 5], &what);
                 }
             }
         }

@@ -109,7 +109,7 @@ impl<X: Flavor> Simd for Neon<X> {
         fn to_f(self, a: W) -> F = [vcvtq_f32_s32(a[0]), vcvtq_f32_s32(a[1])];
         fn round(self, a: F) -> W = [vcvtnq_s32_f32(a[0]), vcvtnq_s32_f32(a[1])];
         fn bits(self, a: F) -> W = [vreinterpretq_s32_f32(a[0]), vreinterpretq_s32_f32(a[1])];
-        fn from_bits(self, a: W) -> F
+        fn as_floats(self, a: W) -> F
             = [vreinterpretq_f32_s32(a[0]), vreinterpretq_f32_s32(a[1])];
         fn quad(self, a: [W; 4]) -> V = [quad(a, 0), quad(a, 1)];
         fn zero_acc(self) -> [int32x4_t; 4] = [vdupq_n_s32(0); 4];

@@ -65,7 +65,11 @@ fn quantized<S: Simd8, const TY: u8>(s: S, w: &NeuronRows<'_>, h: &[f32], acc: &
         } else {
             first * 2 + SCALES_AHEAD_BYTES
         };
-        let coefficients = Coefficients::new::<S, TY>(s, w, h, first, scales_ahead);
+        let coefficients = if blocks >= 8 {
+            Coefficients::new::<S, TY, false>(s, w, h, first, scales_ahead)
+        } else {
+            Coefficients::new::<S, TY, true>(s, w, h, first, scales_ahead)
+        };
         for (pair, acc) in acc.chunks_mut(2 * BLOCK).enumerate() {
             let pair = eight * 4 + pair;
             let ahead = pair + PAIRS_AHEAD;
@@ -105,10 +109,10 @@ fn distance_to_next(rows: &[&[u8]]) -> usize {
 }
 
 impl Coefficients {
-    /// For eight blocks from `first` on, or all if there are fewer. Scales `scales_ahead` bytes
+    /// For eight blocks from `first` on, or all if there are `FEW`er. Scales `scales_ahead` bytes
     /// from a row's start are asked for.
     #[inline(always)]
-    fn new<S: Simd8, const TY: u8>(
+    fn new<S: Simd8, const TY: u8, const FEW: bool>(
         s: S,
         w: &NeuronRows<'_>,
         h: &[f32],
@@ -122,11 +126,11 @@ impl Coefficients {
         for (n, (scales, &h)) in w.scales().iter().zip(h).enumerate() {
             let h = s.splat(h);
             s.prefetch(scales, scales_ahead);
-            g[n] = s.mul(h, halves_at(s, scales, first, blocks));
+            g[n] = s.mul(h, halves_at::<S, FEW>(s, scales, first, blocks));
             top = s.max_w(top, s.and_w(magnitude, s.bits(g[n])));
             if TY == Q4O {
                 s.prefetch(scales, blocks * 2 + scales_ahead);
-                let m = halves_at(s, scales, blocks + first, blocks);
+                let m = halves_at::<S, FEW>(s, scales, blocks + first, blocks);
                 offset = s.add(offset, s.mul(h, m));
             }
         }
@@ -150,13 +154,13 @@ impl Coefficients {
     }
 }
 
-/// Eight f16 of a row's scales from `first` on, or `blocks` if there are fewer.
+/// Eight f16 of a row's scales from `first` on; where there are `FEW`, `blocks`.
 #[inline(always)]
-fn halves_at<S: Simd8>(s: S, scales: &[u8], first: usize, blocks: usize) -> S::F {
-    if blocks >= 8 {
-        s.halves(&scales[first * 2..][..16].as_chunks().0[0])
-    } else {
+fn halves_at<S: Simd8, const FEW: bool>(s: S, scales: &[u8], first: usize, blocks: usize) -> S::F {
+    if FEW {
         s.halves(&padded(0, &scales[first * 2..][..blocks * 2]))
+    } else {
+        s.halves(&scales[first * 2..][..16].as_chunks().0[0])
     }
 }
 
@@ -254,11 +258,13 @@ fn add_pair<S: Simd8, const TY: u8>(
         let offset = s.splat(coefficients.offsets[lanes[b]]);
         let mut p = [scale; 4];
         for k in 0..4 {
-            // Both are integers below 2^24, so their sum is exact.
-            p[k] = s.mul(scale, s.add(s.to_f(s.done::<TY>(sums[b][k])), term));
-            if TY == Q4O {
-                p[k] = s.add(p[k], offset);
-            }
+            let dot = s.to_f(s.done::<TY>(sums[b][k]));
+            p[k] = if TY == Q4O {
+                s.add(s.mul(scale, dot), offset)
+            } else {
+                // Both are integers below 2^24, so their sum is exact.
+                s.mul(scale, s.add(dot, term))
+            };
         }
         let p = s.unzip4(p);
         for (acc, p) in acc.as_chunks_mut().0.iter_mut().zip(p) {

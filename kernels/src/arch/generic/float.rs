@@ -67,13 +67,13 @@ pub(super) fn padded<T: Copy, const N: usize>(zero: T, rest: &[T]) -> [T; N] {
 /// lanes where it is finite: codes elsewhere are zero.
 #[inline(always)]
 pub(super) fn scale_of<S: Simd>(s: S, top: S::W) -> (S::F, S::F, S::W) {
-    let top = s.from_bits(top);
+    let top = s.as_floats(top);
     let tiny = s.less(top, s.splat(TINY));
     let scale = s.div(top, s.splat(127.0));
     let inverse = s.div(s.splat(127.0), top);
     (
-        s.from_bits(s.and_not_w(tiny, s.bits(scale))),
-        s.from_bits(s.and_not_w(tiny, s.bits(inverse))),
+        s.as_floats(s.and_not_w(tiny, s.bits(scale))),
+        s.as_floats(s.and_not_w(tiny, s.bits(inverse))),
         s.less(top, s.splat(f32::INFINITY)),
     )
 }
@@ -81,7 +81,7 @@ pub(super) fn scale_of<S: Simd>(s: S, top: S::W) -> (S::F, S::F, S::W) {
 /// `round(x * inverse)` where `finite`, else 0.
 #[inline(always)]
 pub(super) fn code<S: Simd>(s: S, x: S::F, inverse: S::F, finite: S::W) -> S::W {
-    s.round(s.from_bits(s.and_w(finite, s.bits(s.mul(x, inverse)))))
+    s.round(s.as_floats(s.and_w(finite, s.bits(s.mul(x, inverse)))))
 }
 
 /// See [`crate::Kernels::quantize`].
@@ -106,7 +106,7 @@ pub(crate) fn quantize<S: Simd8>(
         for x in x {
             top = s.max_w(top, s.and_w(magnitude, s.bits(x)));
         }
-        let lanes = *must_cast_ref::<[f32; 8], [u32; 8]>(&s.to_floats(s.from_bits(top)));
+        let lanes = *must_cast_ref::<[f32; 8], [u32; 8]>(&s.to_floats(s.as_floats(top)));
         let mut highest = 0;
         for lane in lanes {
             highest = if lane > highest { lane } else { highest };

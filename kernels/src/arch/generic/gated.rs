@@ -9,7 +9,7 @@ use crate::math::{self, GELU, ROUND, exp_constants as exp_of};
 #[inline(always)]
 fn select_less<S: Simd>(s: S, a: S::F, b: S::F, than: [S::F; 2]) -> S::F {
     let less = s.less(than[0], than[1]);
-    s.from_bits(s.or_w(s.and_w(less, s.bits(a)), s.and_not_w(less, s.bits(b))))
+    s.as_floats(s.or_w(s.and_w(less, s.bits(a)), s.and_not_w(less, s.bits(b))))
 }
 
 /// [`math::exp`], lane by lane.
@@ -38,12 +38,12 @@ fn exp<S: Simd>(s: S, x: S::F) -> S::F {
 
 #[inline(always)]
 fn power_of_two<S: Simd>(s: S, k: S::W) -> S::F {
-    s.from_bits(s.shift_left::<23>(s.add_w(k, s.splat_w(127))))
+    s.as_floats(s.shift_left::<23>(s.add_w(k, s.splat_w(127))))
 }
 
 #[inline(always)]
 fn silu<S: Simd>(s: S, x: S::F) -> S::F {
-    let minus = s.from_bits(s.sub_w(s.bits(x), s.splat_w(i32::MIN)));
+    let minus = s.as_floats(s.sub_w(s.bits(x), s.splat_w(i32::MIN)));
     s.div(x, s.add(s.splat(1.0), exp(s, minus)))
 }
 
@@ -61,7 +61,7 @@ fn gelu_tanh<S: Simd>(s: S, x: S::F) -> S::F {
 fn relu<S: Simd>(s: S, x: S::F) -> S::F {
     // `x < 0` leaves -0, which adding 0 makes 0 and which changes nothing else.
     let x = s.add(x, s.splat(0.0));
-    s.from_bits(s.and_not_w(s.less(x, s.splat(0.0)), s.bits(x)))
+    s.as_floats(s.and_not_w(s.less(x, s.splat(0.0)), s.bits(x)))
 }
 
 /// See [`crate::Kernels::gated`].

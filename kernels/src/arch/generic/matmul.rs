@@ -178,9 +178,9 @@ fn fill_terms<P: Simd8, S: Simd, const TY: u8>(
 #[inline(always)]
 fn terms_of<P: Simd8, S: Simd, const TY: u8>(p: P, scales: P::F, sums: P::W) -> P::F {
     match offset_shift(TY, S::Q8_BIAS) {
-        Some(3) => p.from_bits(p.sub_w(p.splat_w(0), p.shift_left::<3>(sums))),
-        Some(5) => p.from_bits(p.sub_w(p.splat_w(0), p.shift_left::<5>(sums))),
-        Some(_) => p.from_bits(p.sub_w(p.splat_w(0), p.shift_left::<7>(sums))),
+        Some(3) => p.as_floats(p.sub_w(p.splat_w(0), p.shift_left::<3>(sums))),
+        Some(5) => p.as_floats(p.sub_w(p.splat_w(0), p.shift_left::<5>(sums))),
+        Some(_) => p.as_floats(p.sub_w(p.splat_w(0), p.shift_left::<7>(sums))),
         None => p.mul(scales, p.to_f(sums)),
     }
 }

@@ -141,7 +141,7 @@ impl<X: Flavor> Simd for Ymm<X> {
         fn to_f(self, a: __m256i) -> __m256 = _mm256_cvtepi32_ps(a);
         fn round(self, a: __m256) -> __m256i = _mm256_cvtps_epi32(a);
         fn bits(self, a: __m256) -> __m256i = _mm256_castps_si256(a);
-        fn from_bits(self, a: __m256i) -> __m256 = _mm256_castsi256_ps(a);
+        fn as_floats(self, a: __m256i) -> __m256 = _mm256_castsi256_ps(a);
         fn quad(self, a: [__m256i; 4]) -> __m256i = quad(a);
         fn zero_acc(self) -> __m256i = _mm256_setzero_si256();
         fn dot2<const TY: u8>(self, acc: __m256i, w: [__m256i; 2], a: [__m256i; 2]) -> __m256i
@@ -353,8 +353,8 @@ unsafe fn split4(a: __m256i) -> [__m256i; 2] {
 
 #[inline(always)]
 unsafe fn bias8<X: Flavor>(a: __m256i) -> __m256i {
-    // SAFETY: the caller's.
     if X::VNNI {
+        // SAFETY: the caller's.
         unsafe { _mm256_xor_si256(a, _mm256_set1_epi8(-128)) }
     } else {
         a

@@ -53,7 +53,7 @@ impl Simd for Zmm {
         fn to_f(self, a: __m512i) -> __m512 = _mm512_cvtepi32_ps(a);
         fn round(self, a: __m512) -> __m512i = _mm512_cvtps_epi32(a);
         fn bits(self, a: __m512) -> __m512i = _mm512_castps_si512(a);
-        fn from_bits(self, a: __m512i) -> __m512 = _mm512_castsi512_ps(a);
+        fn as_floats(self, a: __m512i) -> __m512 = _mm512_castsi512_ps(a);
         fn quad(self, a: [__m512i; 4]) -> __m512i = {
             let order = _mm512_broadcast_i32x4(_mm_setr_epi8(
                 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15,
