@@ -12,7 +12,7 @@ use tessera_hal::linux::{
 use tessera_kernels::Kernels;
 use tessera_runtime::format::{Image, SUPERBLOCK_BYTES, SectionKind};
 use tessera_runtime::limits::{BATCH_TOKENS_MAX, LANES_MAX};
-use tessera_runtime::{Plan, PlanOptions, Session};
+use tessera_runtime::{Plan, PlanError, PlanOptions, Session};
 
 /// A session over real flash and real cores.
 pub type LinuxSession = Session<'static, LinuxFlash, Lanes, MonotonicClock>;
@@ -69,7 +69,8 @@ impl OpenImage {
     /// Reads and checks superblock and section table.
     pub fn open(path: &Path) -> Result<Self> {
         let name = path.display();
-        let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
+        let file =
+            layout_tool::regular::open(path).with_context(|| format!("cannot open {name}"))?;
         let file_bytes = file
             .metadata()
             .with_context(|| format!("cannot examine {name}"))?
@@ -201,13 +202,21 @@ pub fn make_plan(model: &OpenImage, options: &EngineOptions, lanes: usize) -> Re
         Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
         None => available_bytes().saturating_sub(SPARE_BYTES) as usize,
     };
-    Ok(Plan::new(
-        &model.image,
-        PlanOptions {
-            memory_bytes,
-            ..wanted
-        },
-    )?)
+    let options = PlanOptions {
+        memory_bytes,
+        ..wanted
+    };
+    let hint = match options.seq_len > 256 {
+        true => format!(
+            " (a context of {}; --ctx makes it shorter)",
+            options.seq_len
+        ),
+        false => String::new(),
+    };
+    Plan::new(&model.image, options).map_err(|error| match error {
+        PlanError::Memory { .. } => anyhow!("{error}{hint}"),
+        error => anyhow!("{error}"),
+    })
 }
 
 /// Bytes that this process could still get: free in the system, and left by its memory cgroup.

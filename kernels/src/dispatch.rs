@@ -13,15 +13,17 @@ pub struct Kernels {
     /// Name for reports: `scalar`, `avx2`, `avxvnni`, `avx512vnni`, `neon`, ...
     pub name: &'static str,
 
-    /// Rounds `x` to 8-bit blocks of 32: `s = max|x| / 127`, `q = round_half_even(x * (127 / max|x|))`
-    /// (all zero where the maximum is below 2^-100; the maximum is compared as bits, so a NaN makes
-    /// `s` NaN). `x.len()` is a multiple of 32; `sums` gets the integer sum of each block's codes.
+    /// Rounds `x` to 8-bit blocks of 32: `s = max|x| / 127`,
+    /// `q = round_half_even(x * (127 / max|x|))`; all zero where the maximum is below 2^-100. The
+    /// maximum is compared as bits, so a NaN makes `s` NaN. `x.len()` is a multiple of 32; `sums`
+    /// gets the integer sum of each block's codes.
     pub quantize: fn(x: &[f32], q: &mut [i8], scales: &mut [f32], sums: &mut [i32]),
 
     /// W (rows, cols) @ x (cols,) -> out (rows,). `x` holds one token.
     pub matvec: fn(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32]),
 
-    /// W (rows, cols) @ x (tokens, cols)^T -> out (rows, tokens), row-major: `out[row * tokens + t]`.
+    /// W (rows, cols) @ x (tokens, cols)^T -> out (rows, tokens), row-major:
+    /// `out[row * tokens + t]`.
     pub matmul: fn(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32], scratch: &mut [u8]),
 
     /// Adds one group of neurons to a cluster's partial sum: `acc (cols,)`, `h` one value a neuron.

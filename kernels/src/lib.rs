@@ -23,9 +23,9 @@
 //! number of blocks is odd the last high halves are zero.
 //!
 //! 6-bit codes: 48 bytes a pair of blocks. The first 32 hold the low four bits of each code exactly
-//! as 4-bit codes are stored. Byte `k` of the last 16 holds the high two bits of four codes: of block
-//! `2p` column `k` in bits 0-1 and column `k + 16` in bits 2-3, of block `2p+1` column `k` in bits
-//! 4-5 and column `k + 16` in bits 6-7.
+//! as 4-bit codes are stored. Byte `k` of the last 16 holds the high two bits of four codes: of
+//! block `2p` column `k` in bits 0-1 and column `k + 16` in bits 2-3, of block `2p+1` column `k` in
+//! bits 4-5 and column `k + 16` in bits 6-7.
 //!
 //! # Products (`matvec`, `matmul`)
 //!
@@ -33,7 +33,8 @@
 //! scale `s`, integer sum `t` of a block's codes. For block `b` of a row:
 //!
 //! ```text
-//! dot_b = sum_i q_i * a_i                                   exact, i32 (Q4: minus 8 * t_b, Q6: minus 32 * t_b)
+//! dot_b = sum_i q_i * a_i                                   exact, i32
+//!       (Q4: minus 8 * t_b, Q6: minus 32 * t_b)
 //! p_b   = (d_b * s_b) * f32(dot_b)                          Q8, Q6, Q4
 //! p_b   = (d_b * s_b) * f32(dot_b) + m_b * (s_b * f32(t_b)) Q4O
 //! A_j   = 0 + p_j + p_{j+8} + p_{j+16} + ...                j = 0..8, in this order
@@ -51,8 +52,8 @@
 //! # Down sums (`down_group`, `down_group_many`)
 //!
 //! Down columns are stored neuron by neuron, so the sum runs over rows. Neurons are taken in groups
-//! of [`GROUP`] = 32 consecutive ones. For quantised weights, neurons `n` of a group with activation
-//! `h_n`, and block `b` of the output:
+//! of [`GROUP`] = 32 consecutive ones. For quantised weights, neurons `n` of a group with
+//! activation `h_n`, and block `b` of the output:
 //!
 //! ```text
 //! g_n   = h_n * d_{n,b}

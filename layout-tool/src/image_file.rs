@@ -60,7 +60,7 @@ impl ImageFile {
             path: path.to_owned(),
             error,
         };
-        let file = File::open(path).map_err(io)?;
+        let file = crate::regular::open(path).map_err(io)?;
         let file_bytes = file.metadata().map_err(io)?.len();
         let mut head = vec![0; file_bytes.min(SUPERBLOCK_BYTES as u64) as usize];
         file.read_exact_at(&mut head, 0).map_err(io)?;

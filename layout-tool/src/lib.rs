@@ -23,6 +23,7 @@ pub mod image_file;
 pub mod inspect;
 pub mod pack;
 pub mod parallel;
+pub mod regular;
 pub mod size;
 pub mod source;
 pub mod summary;

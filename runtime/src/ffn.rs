@@ -181,7 +181,7 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
             }
             drop(ready);
             let end_neuron = (end * self.shape.cluster_neurons).min(self.map.neurons);
-            weights.release_before(self.map.bundle_offset(end_neuron), self.machine.clock);
+            weights.release_before(self.map.bundle_offset(end_neuron));
             cluster = end;
         }
         Ok(())

@@ -37,7 +37,7 @@ pub const SLOTS_MAX: usize = 32;
 pub const EMBED_SLOTS_MAX: usize = 8;
 /// Times that one read is tried before its error is reported.
 pub const READ_TRIES_MAX: u32 = 3;
-/// How long one read may take.
+/// How long reads are waited for before their error is reported.
 pub const READ_DEADLINE_NS: u64 = 20_000_000_000;
 /// Tokens that one pass over the weights may carry.
 pub const BATCH_TOKENS_MAX: usize = 512;

@@ -65,7 +65,7 @@ pub fn product<'m, F: Flash<'m>, C: Cores, K: Clock>(
             x,
             mine,
         );
-        weights.release_before(end_offset, machine.clock);
+        weights.release_before(end_offset);
         (begin, out) = (end, rest);
     }
     assert!(out.is_empty(), "{} outputs too many", out.len());

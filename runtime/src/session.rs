@@ -345,7 +345,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             self.model.weights.rewind(&self.clock)?;
             self.astray = false;
         }
-        self.model.weights.pump(&self.clock);
+        self.model.weights.pump();
         self.embed(tokens)?;
         let machine = Machine {
             cores: &self.cores,
@@ -404,7 +404,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             for (index, &token) in tokens.iter().enumerate() {
                 let (_, (offset, bytes)) = place(token);
                 if !in_memory(weights, token) {
-                    weights.stream.side_start(index, offset, bytes, &self.clock);
+                    weights.stream.side_start(index, offset, bytes);
                 }
             }
             for (index, (&token, x)) in tokens.iter().zip(xs.chunks_exact_mut(dim)).enumerate() {
@@ -471,7 +471,7 @@ fn read_vectors<'m, F: Flash<'m>>(
         for (index, piece) in bytes.chunks_mut(piece_bytes).enumerate() {
             let offset = section.offset + (index * piece_bytes) as u64;
             let pages_bytes = piece.len().next_multiple_of(PAGE_BYTES);
-            weights.stream.side_start(0, offset, pages_bytes, clock);
+            weights.stream.side_start(0, offset, pages_bytes);
             let data = side_read(weights, 0, offset, clock, &|_| true)?;
             piece.copy_from_slice(&data[..piece.len()]);
         }

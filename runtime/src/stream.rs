@@ -51,7 +51,6 @@ struct Slot<'m> {
     offset: u64,
     bytes: usize,
     tries: u32,
-    submitted_ns: u64,
 }
 
 impl<'m> Slot<'m> {
@@ -64,7 +63,6 @@ impl<'m> Slot<'m> {
             offset: 0,
             bytes: 0,
             tries: 0,
-            submitted_ns: 0,
         }
     }
 
@@ -91,6 +89,26 @@ struct Routing {
     pass: u64,
     layer: u32,
     experts: [u64; EXPERTS_MAX / 64],
+}
+
+/// How long reads were waited for. A wait that took much longer than it was given counts as little
+/// more: the machine slept, or the process was stopped, and the device had no time either.
+#[derive(Default)]
+struct Patience {
+    waited_ns: u64,
+}
+
+impl Patience {
+    /// Waits once; false when it is time to give up.
+    fn wait<'m>(&mut self, flash: &mut impl Flash<'m>, clock: &impl Clock) -> bool {
+        let begun_ns = clock.now_ns();
+        flash.wait(WAIT_NS);
+        // A wait that returns at once counts a little, so that a device that lost a read cannot
+        // keep its caller for ever.
+        let waited_ns = clock.now_ns().saturating_sub(begun_ns);
+        self.waited_ns += waited_ns.clamp(1_000, 2 * WAIT_NS);
+        self.waited_ns < READ_DEADLINE_NS
+    }
 }
 
 /// See the module's text.
@@ -186,7 +204,7 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
     }
 
     /// Takes in finished reads and starts new ones as far as there are buffers.
-    pub fn pump(&mut self, chunks: &[Chunk], clock: &impl Clock) {
+    pub fn pump(&mut self, chunks: &[Chunk]) {
         if !self.any {
             return;
         }
@@ -212,7 +230,7 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
                 slot.offset = chunk.offset;
                 slot.bytes = chunk.bytes as usize;
                 slot.tries = 0;
-                if !self.submit(index as u32, clock) {
+                if !self.submit(index as u32) {
                     break;
                 }
                 self.tail += 1;
@@ -236,7 +254,7 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
     }
 
     /// Starts the read that the slot describes; false if the device's queue is full.
-    fn submit(&mut self, tag: u32, clock: &impl Clock) -> bool {
+    fn submit(&mut self, tag: u32) -> bool {
         let slot = self.slot_mut(tag);
         let Some(buf) = slot.buf.take() else {
             panic!("the buffer of read {tag} is in use")
@@ -245,7 +263,6 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         let bytes = slot.bytes;
         slot.state = State::Loading;
         slot.tries += 1;
-        slot.submitted_ns = clock.now_ns();
         let Err((error, read)) = self.flash.submit(Read {
             start,
             buf,
@@ -280,6 +297,7 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
     /// Blocks until the slot's read has arrived, trying again what failed.
     fn settle(&mut self, tag: u32, clock: &impl Clock) -> Result<(), StreamError> {
         let begun_ns = clock.now_ns();
+        let mut patience = Patience::default();
         let result = loop {
             self.reap();
             let slot = self.slot_mut(tag);
@@ -293,17 +311,16 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
                     if tries > 0 {
                         self.stats.retries += 1;
                     }
-                    if self.submit(tag, clock) {
+                    if self.submit(tag) {
                         self.flash.flush();
-                    } else {
-                        self.flash.wait(WAIT_NS);
+                    } else if !patience.wait(&mut self.flash, clock) {
+                        break Err(StreamError::Deadline { offset });
                     }
                 }
                 State::Loading => {
-                    if clock.now_ns().saturating_sub(slot.submitted_ns) > READ_DEADLINE_NS {
+                    if !patience.wait(&mut self.flash, clock) {
                         break Err(StreamError::Deadline { offset });
                     }
-                    self.flash.wait(WAIT_NS);
                 }
             }
         };
@@ -323,11 +340,11 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         clock: &impl Clock,
     ) -> Result<(), StreamError> {
         loop {
-            self.pump(chunks, clock);
+            self.pump(chunks);
             if self.held == self.tail {
                 // The reader waits for a router whose layer was passed over, or was misled.
                 (self.next, self.next_pass) = (chunk, self.pass);
-                self.pump(chunks, clock);
+                self.pump(chunks);
             }
             assert!(self.held < self.tail, "chunk {chunk} is not on its way");
             let index = self.slot_index(self.held);
@@ -433,17 +450,16 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         chunk: usize,
         clock: &impl Clock,
     ) -> Result<(), StreamError> {
-        let begun_ns = clock.now_ns();
+        let mut patience = Patience::default();
         loop {
             self.reap();
             let loading = self.slots.iter().find(|slot| slot.state == State::Loading);
             let Some(offset) = loading.map(|slot| slot.offset) else {
                 break;
             };
-            if clock.now_ns().saturating_sub(begun_ns) > READ_DEADLINE_NS {
+            if !patience.wait(&mut self.flash, clock) {
                 return Err(StreamError::Deadline { offset });
             }
-            self.flash.wait(WAIT_NS);
         }
         for slot in &mut self.slots {
             slot.state = State::Idle;
@@ -476,10 +492,10 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
     }
 
     /// Starts a side read of whole pages into side slot `index`.
-    pub fn side_start(&mut self, index: usize, offset: u64, bytes: usize, clock: &impl Clock) {
+    pub fn side_start(&mut self, index: usize, offset: u64, bytes: usize) {
         let slot = &mut self.side[index];
         (slot.offset, slot.bytes, slot.tries, slot.state) = (offset, bytes, 0, State::Idle);
-        if self.submit(SIDE_TAG + index as u32, clock) {
+        if self.submit(SIDE_TAG + index as u32) {
             self.flash.flush();
         }
     }

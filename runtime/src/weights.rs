@@ -195,8 +195,8 @@ impl<'m, F: Flash<'m>> Weights<'m, F> {
     }
 
     /// Keeps the flash busy.
-    pub fn pump(&mut self, clock: &impl Clock) {
-        self.stream.pump(self.chunks, clock);
+    pub fn pump(&mut self) {
+        self.stream.pump(self.chunks);
     }
 
     /// Makes the unit at `offset` ready, waiting if it must; returns where the chunk ends that
@@ -237,9 +237,9 @@ impl<'m, F: Flash<'m>> Weights<'m, F> {
     }
 
     /// Everything before byte `offset` was used: its buffers may be filled anew.
-    pub fn release_before(&mut self, offset: u64, clock: &impl Clock) {
+    pub fn release_before(&mut self, offset: u64) {
         self.stream.release_before(offset);
-        self.pump(clock);
+        self.pump();
     }
 
     /// Counts the bytes of a unit as hit or miss.

@@ -1,5 +1,7 @@
 //! `tessera bench`: speed of prefill and decode.
 
+use std::io::{Write, stdout};
+
 use anyhow::{Result, ensure};
 use tessera_runtime::digest::Digest;
 
@@ -11,11 +13,19 @@ use crate::options::BenchArgs;
 /// Tokens decoded before measuring, unless asked not to.
 const WARMUP_TOKENS: usize = 4;
 
+/// Most repetitions.
+const REPEAT_MAX: usize = 1000;
+
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<()> {
     ensure!(args.repeat > 0, "at least one repetition is needed");
     ensure!(
-        args.prompt_tokens + args.new_tokens > 0,
+        args.repeat <= REPEAT_MAX,
+        "{} repetitions were asked for, at most {REPEAT_MAX} are made",
+        args.repeat
+    );
+    ensure!(
+        args.prompt_tokens > 0 || args.new_tokens > 0,
         "nothing to measure: -p 0 -n 0"
     );
     let model = OpenImage::open(&args.engine.image)?;
@@ -24,11 +34,16 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     options.context = options.context.or(Some(longest));
     options.batch_tokens = Some(args.prompt_tokens.max(1));
     let (mut session, report) = start_and_load(&model, &options)?;
+    ensure!(
+        longest <= session.seq_len(),
+        "{longest} tokens do not fit the context of {} (--ctx gives more)",
+        session.seq_len()
+    );
     let (recorder, digest) = measure(&mut session, args)?;
     let mut metrics = recorder.metrics(&session, &report);
     metrics.logits_digest = Some(format!("{:016x}", digest.value()));
     if args.json {
-        println!("{}", serde_json::to_string(&metrics)?);
+        writeln!(stdout(), "{}", serde_json::to_string(&metrics)?)?;
     } else {
         eprintln!("{}", report.io);
         metrics.print();

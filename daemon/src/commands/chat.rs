@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin, stdout};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 
 use super::run::write_stats;
 use super::start_and_load;
@@ -139,7 +139,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     match &args.once {
         Some(text) => {
             talk.say(text, print)?;
-            println!();
+            writeln!(stdout())?;
         }
         None => converse(&mut talk, print)?,
     }
@@ -147,28 +147,37 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     write_stats(args.stats.as_deref(), &metrics)
 }
 
-/// Reads lines until the input ends; an error in one turn does not end the conversation.
+/// Reads lines until the input ends; an error in one turn does not end the conversation,
+/// but its exit status where nobody watches.
 fn converse(talk: &mut Conversation, print: &mut dyn FnMut(&str) -> Result<()>) -> Result<()> {
     let is_terminal = stdin().is_terminal();
     if is_terminal {
         eprintln!("Say something; an empty line or Ctrl-D ends.");
     }
     let mut lines = stdin().lock().lines();
+    let mut failed = 0;
     loop {
         if is_terminal {
             eprint!("> ");
             stderr().flush()?;
         }
-        let Some(line) = lines.next().transpose()? else {
-            return Ok(());
-        };
+        let line = lines.next().transpose();
+        let line = line
+            .context("cannot read standard input")?
+            .unwrap_or_default();
         if line.trim().is_empty() {
+            ensure!(is_terminal || failed == 0, "{failed} turns had no answer");
             return Ok(());
         }
         match talk.say(&line, print) {
             Ok(Finish::ContextFull) => eprintln!("\n[the context is full]"),
-            Ok(_) => println!(),
-            Err(error) => eprintln!("\ntessera: {error:#}"),
+            Ok(_) => writeln!(stdout())?,
+            // Nobody reads the answers any more.
+            Err(error) if error.is::<std::io::Error>() => return Err(error),
+            Err(error) => {
+                failed += 1;
+                eprintln!("\ntessera: {error:#}");
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `tessera logits`: reference output for tests.
 
 use std::fs::File;
-use std::io::{BufWriter, Write, stdout};
+use std::io::{self, BufWriter, Write, stdout};
 
 use anyhow::{Context, Result};
 
@@ -20,45 +20,54 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
     options.context = options.context.or(Some(tokens.len().max(1)));
     options.logits_rows = if args.all { ROWS } else { 1 };
     let (mut session, _) = start_and_load(&model, &options)?;
-    let mut rows: Vec<Vec<f32>> = Vec::new();
     let from = if args.all {
         0
     } else {
         tokens.len().saturating_sub(1)
     };
-    session.append_each(tokens, from, &mut |_, logits| {
-        rows.push(logits.iter().collect())
-    })?;
-    match &args.json {
-        Some(path) if path.as_os_str() == "-" => write_json(&mut stdout().lock(), &rows),
-        Some(path) => {
-            let name = path.display();
-            let file = File::create(path).with_context(|| format!("cannot create {name}"))?;
-            let mut file = BufWriter::new(file);
-            write_json(&mut file, &rows)?;
-            file.flush().with_context(|| format!("cannot write {name}"))
+    let name = args.json.as_ref().map(|path| path.display().to_string());
+    let mut out: Box<dyn Write> = match &args.json {
+        Some(path) if path.as_os_str() != "-" => {
+            let file =
+                File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+            Box::new(BufWriter::new(file))
         }
-        None => print_best(&rows, from),
-    }
+        _ => Box::new(BufWriter::new(stdout().lock())),
+    };
+    let mut row: Vec<f32> = Vec::with_capacity(session.image().shape().vocab_size);
+    let mut written = Ok(());
+    let mut index = 0;
+    session.append_each(tokens, from, &mut |pos, logits| {
+        if written.is_ok() {
+            row.clear();
+            row.extend(logits.iter());
+            written = match args.json {
+                Some(_) => write_row(&mut out, index, &row),
+                None => write_best(&mut out, pos, &row),
+            };
+            index += 1;
+        }
+    })?;
+    let end = if args.json.is_some() { "]}\n" } else { "" };
+    written
+        .and_then(|()| write!(out, "{end}"))
+        .and_then(|()| out.flush())
+        .with_context(|| format!("cannot write {}", name.as_deref().unwrap_or("the logits")))
 }
 
-fn write_json(to: &mut impl Write, rows: &[Vec<f32>]) -> Result<()> {
-    serde_json::to_writer(&mut *to, &serde_json::json!({ "logits": rows }))?;
-    Ok(writeln!(to)?)
+/// One row of the JSON object; the first opens it.
+fn write_row(out: &mut impl Write, index: usize, row: &[f32]) -> io::Result<()> {
+    write!(out, "{}", if index == 0 { "{\"logits\":[" } else { "," })?;
+    Ok(serde_json::to_writer(out, row)?)
 }
 
-/// The ten best tokens after each position.
-fn print_best(rows: &[Vec<f32>], first: usize) -> Result<()> {
-    let mut out = stdout().lock();
-    for (index, row) in rows.iter().enumerate() {
-        let mut order: Vec<usize> = (0..row.len()).collect();
-        order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
-        let best: Vec<String> = order
-            .iter()
-            .take(10)
-            .map(|&token| format!("{token}:{:.4}", row[token]))
-            .collect();
-        writeln!(out, "{}\t{}", first + index, best.join(" "))?;
-    }
-    Ok(())
+/// The ten best tokens after one position.
+fn write_best(out: &mut impl Write, pos: usize, row: &[f32]) -> io::Result<()> {
+    let mut order: Vec<usize> = (0..row.len()).collect();
+    order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
+    let best = order.iter().take(10);
+    let best: Vec<String> = best
+        .map(|&token| format!("{token}:{:.4}", row[token]))
+        .collect();
+    writeln!(out, "{pos}\t{}", best.join(" "))
 }

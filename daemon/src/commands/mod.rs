@@ -6,7 +6,7 @@ pub mod logits;
 pub mod perplexity;
 pub mod run;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::engine::{EngineOptions, EngineReport, LinuxSession, OpenImage, start};
@@ -20,10 +20,12 @@ pub fn start_and_load(
     let bar = ProgressBar::new(0);
     let style = "loading {bar:32} {bytes}/{total_bytes} {bytes_per_sec}";
     bar.set_style(ProgressStyle::with_template(style)?);
-    session.load(&mut |done, all| {
-        bar.set_length(all);
-        bar.set_position(done);
-    })?;
+    session
+        .load(&mut |done, all| {
+            bar.set_length(all);
+            bar.set_position(done);
+        })
+        .with_context(|| model.path.display().to_string())?;
     bar.finish_and_clear();
     Ok((session, report))
 }

@@ -4,10 +4,14 @@
 //! chunk begins with the start token where the vocabulary wants one, and the tokens of its second
 //! half are scored.
 
+use std::io::{Write, stdout};
+
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::start_and_load;
+use layout_tool::regular::read_text;
+
 use crate::engine::{LinuxSession, OpenImage};
 use crate::options::PerplexityArgs;
 use crate::vocabulary::Vocabulary;
@@ -17,16 +21,25 @@ const CONTEXT_DEFAULT: usize = 512;
 /// Rows of logits that are computed at once.
 const ROWS: usize = 32;
 
+/// Longest text that is read.
+const TEXT_BYTES_MAX: u64 = 1 << 30;
+/// Bytes that one token stands for, with much to spare.
+const BYTES_PER_TOKEN: usize = 16;
+
 /// Runs the command.
 pub fn run(args: &PerplexityArgs) -> Result<()> {
     let model = OpenImage::open(&args.engine.image)?;
-    let (ids, bos) = text_ids(&model, args)?;
+    ensure!(
+        args.chunks != Some(0),
+        "no chunk is to be measured: --chunks 0"
+    );
     let mut options = args.engine.options();
     let context = options.context.unwrap_or(CONTEXT_DEFAULT);
     ensure!(
         context >= 4,
         "a context of {context} is too short to be cut in two halves"
     );
+    let (ids, bos) = text_ids(&model, args, context)?;
     options.context = Some(context);
     options.logits_rows = ROWS;
     let have = ids.len() / context;
@@ -57,21 +70,41 @@ pub fn run(args: &PerplexityArgs) -> Result<()> {
     if args.json {
         let result =
             serde_json::json!({ "perplexity": perplexity, "tokens": count, "chunks": chunks });
-        println!("{result}");
+        writeln!(stdout(), "{result}")?;
     } else {
-        println!("perplexity {perplexity:.4} over {count} tokens of {chunks} chunks");
+        writeln!(
+            stdout(),
+            "perplexity {perplexity:.4} over {count} tokens of {chunks} chunks"
+        )?;
     }
     Ok(())
 }
 
-fn text_ids(model: &OpenImage, args: &PerplexityArgs) -> Result<(Vec<u32>, Option<u32>)> {
+/// Ids of the text, or of as much of it as the chunks need; and the token that begins a chunk.
+fn text_ids(
+    model: &OpenImage,
+    args: &PerplexityArgs,
+    context: usize,
+) -> Result<(Vec<u32>, Option<u32>)> {
     let vocabulary = Vocabulary::required(model, "perplexity")?;
     let name = args.file.display();
     let text =
-        std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {name}"))?;
-    let ids = vocabulary
-        .tokenizer
-        .encode(&text, false, vocabulary.add_bos)?;
+        read_text(&args.file, TEXT_BYTES_MAX).with_context(|| format!("cannot read {name}"))?;
+    let need = args
+        .chunks
+        .map_or(usize::MAX, |chunks| chunks.saturating_mul(context));
+    let encode = |text: &str| vocabulary.tokenizer.encode(text, false, vocabulary.add_bos);
+    // A word's ids do not depend on what comes a line later, so the front of the text is enough.
+    let enough = need.saturating_mul(BYTES_PER_TOKEN);
+    let cut = text
+        .get(enough..)
+        .and_then(|rest| rest.find('\n'))
+        .map(|at| enough + at + 1);
+    let front = cut.map(|cut| encode(&text[..cut])).transpose()?;
+    let ids = match front {
+        Some(ids) if ids.len() > need => ids,
+        _ => encode(&text)?,
+    };
     let bos = model
         .image
         .superblock()

@@ -5,11 +5,16 @@ use std::io::{Write, stdout};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::start_and_load;
+use layout_tool::regular::read_text;
+
 use crate::engine::OpenImage;
 use crate::generate::{Generator, check_fits};
 use crate::metrics::{Metrics, Recorder};
 use crate::options::RunArgs;
 use crate::vocabulary::Vocabulary;
+
+/// Longest prompt file that is read: many times the longest context.
+const PROMPT_BYTES_MAX: u64 = 64 << 20;
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<()> {
@@ -29,7 +34,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
     check_fits(&session, &prompt)?;
     let vocab_size = session.image().shape().vocab_size;
     let mut generator = Generator::new(&args.generate, vocab_size, session.seq_len(), end_ids);
-    let mut recorder = Recorder::with_capacity(args.generate.max_tokens);
+    let room = args.generate.max_tokens.min(session.seq_len());
+    let mut recorder = Recorder::with_capacity(room);
     let mut out = stdout().lock();
     let finish = generator.run(
         &mut session,
@@ -73,7 +79,7 @@ fn prompt_ids(model: &OpenImage, args: &RunArgs) -> Result<(Vec<u32>, Option<Voc
     }
     let text = match (&args.prompt, &args.prompt_file) {
         (Some(text), _) => text.clone(),
-        (None, Some(path)) => std::fs::read_to_string(path)
+        (None, Some(path)) => read_text(path, PROMPT_BYTES_MAX)
             .with_context(|| format!("cannot read {}", path.display()))?,
         (None, None) => bail!("one of --prompt, --prompt-file or --tokens is needed"),
     };

@@ -83,6 +83,12 @@ impl Output {
         let mut partial = name.to_owned();
         partial.push(".partial");
         let temporary = target.with_file_name(partial);
+        // A link or a pipe of that name is somebody else's, and stays as it is.
+        if let Ok(metadata) = std::fs::symlink_metadata(&temporary)
+            && !metadata.is_file()
+        {
+            return Err(PackError::NotAFile { path: temporary });
+        }
         let open = OpenOptions::new()
             .write(true)
             .create(true)

@@ -27,7 +27,7 @@ enum Data {
 impl SourceFile {
     /// Opens a file.
     pub fn open(path: &Path) -> Result<Self, SourceError> {
-        let file = File::open(path).map_err(|error| SourceError::io(path, &error))?;
+        let file = crate::regular::open(path).map_err(|error| SourceError::io(path, &error))?;
         let len = file
             .metadata()
             .map_err(|error| SourceError::io(path, &error))?

@@ -15,7 +15,7 @@ use crate::view::NeuronRows;
 /// Neurons of a lane.
 pub(super) const QUAD: usize = 4;
 /// How far ahead a row's codes are asked for, in pairs of blocks.
-const PAIRS_AHEAD: usize = 8;
+const PAIRS_AHEAD: usize = 16;
 /// How far ahead a row's scales are asked for.
 const SCALES_AHEAD_BYTES: usize = 128;
 /// Quads of a group.

@@ -1,0 +1,203 @@
+//! The commands as a script sees them: exit status, standard output, one plain sentence.
+
+#[path = "../../runtime/tests/support/mod.rs"]
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use support::{Recipe, tiny_image};
+
+fn image(folder: &Path) -> PathBuf {
+    let path = folder.join("tiny.image");
+    std::fs::write(&path, tiny_image(&Recipe::default())).unwrap();
+    path
+}
+
+fn tessera(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tessera"))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// Runs a command that must be refused, and gives its sentence.
+fn refused(arguments: &[&str], status: i32) -> String {
+    let output = tessera(arguments);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {text}");
+    assert!(!text.contains("panicked"), "{arguments:?}: {text}");
+    text
+}
+
+#[test]
+fn token_ids_go_in_and_come_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = image(folder.path());
+    let stats = folder.path().join("stats.json");
+    let common = ["--image", image.to_str().unwrap(), "--lanes", "2"];
+    let mut arguments = vec![
+        "run",
+        "--tokens",
+        "1,2,3",
+        "--max-tokens",
+        "9",
+        "--print-ids",
+    ];
+    arguments.extend(common);
+    arguments.extend(["--stats", stats.to_str().unwrap()]);
+    let first = tessera(&arguments);
+    assert!(first.status.success());
+    let ids = String::from_utf8(first.stdout).unwrap();
+    assert_eq!(ids.trim_end().split(',').count(), 9);
+    let stats: serde_json::Value = serde_json::from_slice(&std::fs::read(&stats).unwrap()).unwrap();
+    for key in [
+        "prefill_tokens_per_s",
+        "decode_tokens_per_s",
+        "first_token_ms",
+        "token_ms_mean",
+        "token_ms_p50",
+        "token_ms_p90",
+        "token_ms_p99",
+        "bytes_read_per_token",
+        "reads_per_token",
+        "hit_rate",
+        "miss_rate_p99",
+        "stall_ms_per_token",
+        "resident_bytes_peak",
+        "budget_bytes",
+        "io_path",
+        "kernels",
+        "lanes",
+        "mode",
+        "logits_digest",
+    ] {
+        assert!(!stats[key].is_null(), "{key}: {stats}");
+    }
+    // A number of tokens that no memory could hold is cut to the context.
+    let mut arguments = vec!["run", "--tokens", "1,2,3", "--max-tokens", "99999999999"];
+    arguments.extend(common);
+    let output = tessera(&arguments);
+    assert!(output.status.success());
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap().split(',').count(),
+        126
+    );
+}
+
+#[test]
+fn logits_come_row_by_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = image(folder.path());
+    let output = tessera(&[
+        "logits",
+        "--image",
+        image.to_str().unwrap(),
+        "--tokens",
+        "5,6,7,8",
+        "--all",
+        "--json",
+        "-",
+    ]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = json["logits"].as_array().unwrap();
+    assert_eq!(rows.len(), 4);
+    assert!(rows.iter().all(|row| row.as_array().unwrap().len() == 300));
+}
+
+#[test]
+fn what_cannot_be_done_is_said_in_one_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = image(folder.path());
+    let image = image.to_str().unwrap();
+    let with = |rest: &[&'static str]| -> Vec<String> {
+        let mut all: Vec<String> = rest.iter().map(|word| word.to_string()).collect();
+        all.extend(["--image".to_owned(), image.to_owned()]);
+        all
+    };
+    let cases: [(&[&'static str], i32, &str); 12] = [
+        (&["run", "--tokens", "1,,2"], 2, "is no token id"),
+        (
+            &["run", "--tokens", "300"],
+            1,
+            "not in the vocabulary of 300",
+        ),
+        (&["run", "--prompt", "text"], 1, "no tokenizer"),
+        (&["run"], 1, "--prompt"),
+        (&["run", "--tokens", "1", "--memory", "1K"], 1, "too few"),
+        (&["run", "--tokens", "1", "--memory", "much"], 2, "much"),
+        (&["run", "--tokens", "1", "--lanes", "17"], 2, "17"),
+        (&["run", "--tokens", "1", "--ctx", "4096"], 1, "128"),
+        (&["run", "--tokens", "1", "--kernels", "magic"], 1, "magic"),
+        (&["bench", "-p", "99999999999", "-n", "1"], 1, "128"),
+        (
+            &["bench", "-p", "1", "-n", "1", "-r", "99999999999"],
+            1,
+            "1000",
+        ),
+        (&["chat"], 1, "no tokenizer"),
+    ];
+    for (arguments, status, part) in cases {
+        let arguments = with(arguments);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let text = refused(&arguments, status);
+        assert!(text.contains(part), "{arguments:?}: {text}");
+    }
+    for (path, part) in [
+        ("/dev/zero", "no regular file"),
+        ("/", "a folder"),
+        ("/nowhere/at.all", "cannot open"),
+        (env!("CARGO_BIN_EXE_tessera"), "not a Tessera image"),
+    ] {
+        let text = refused(&["bench", "--image", path], 1);
+        assert!(text.contains(part), "{path}: {text}");
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = image(folder.path());
+    for arguments in [
+        vec!["bench", "-p", "2", "-n", "2", "-r", "1", "--json"],
+        vec!["run", "--tokens", "1,2", "--max-tokens", "4"],
+        vec!["logits", "--tokens", "1,2", "--json", "-"],
+    ] {
+        let full = std::fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_tessera"))
+            .args(&arguments)
+            .arg("--image")
+            .arg(&image)
+            .stdin(Stdio::null())
+            .stdout(full)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
+        assert!(text.contains("No space left"), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn a_damaged_bundle_is_named_and_nothing_is_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = image(folder.path());
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = {
+        let image =
+            tessera_runtime::format::Image::new_checked(&bytes, bytes.len() as u64).unwrap();
+        image.ffn(2, 0).bundle_offset(32) as usize
+    };
+    bytes[at + 5000] ^= 64;
+    std::fs::write(&path, &bytes).unwrap();
+    let output = tessera(&["run", "--tokens", "1,2", "--image", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("ffn, layer 2, bundle 1"), "{text}");
+    assert!(text.contains("tiny.image"), "{text}");
+}
