@@ -9,6 +9,7 @@ use std::process::Command;
 
 use layout_tool::pack::{PackOptions, Weights, pack};
 use serde_json::Value;
+use tempfile::TempDir;
 use tessera::engine::{EngineOptions, Io, LinuxSession, OpenImage, start};
 
 const FILE_NAME: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -23,19 +24,20 @@ fn shared(path: &str) -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-/// The image, packed once for all tests of this run.
-fn image(weights: Weights) -> Option<PathBuf> {
+/// A fresh image in a folder of its own, which goes when the first of the pair is dropped.
+fn image(weights: Weights) -> Option<(TempDir, PathBuf)> {
     let Some(folder) = std::env::var_os("TESSERA_MODELS") else {
         eprintln!("not run: TESSERA_MODELS does not name the folder of {FILE_NAME}");
         return None;
     };
     let source = Path::new(&folder).join(FILE_NAME);
     assert!(source.exists(), "no {}", source.display());
-    let target = std::env::temp_dir().join(format!("tessera-test-{weights:?}.image"));
+    let place = tempfile::tempdir().unwrap();
+    let target = place.path().join("smollm2.image");
     let mut options = PackOptions::new(&source, &target);
     (options.force, options.weights) = (true, weights);
     pack(&options, &|_, _| {}).unwrap();
-    Some(target)
+    Some((place, target))
 }
 
 fn session(image: &Path, options: &EngineOptions) -> LinuxSession {
@@ -51,7 +53,9 @@ fn best(logits: &[f32]) -> u32 {
 
 /// Greedy tokens are the reference's, up to its first step with a gap below `gap_min`.
 fn check_greedy(weights: Weights, reference: &str, gap_min: f64) {
-    let (Some(image), Some(golden)) = (image(weights), shared("golden/smollm2/golden.json")) else {
+    let (Some((_place, image)), Some(golden)) =
+        (image(weights), shared("golden/smollm2/golden.json"))
+    else {
         return;
     };
     let golden: Value = serde_json::from_slice(&std::fs::read(golden).unwrap()).unwrap();
@@ -102,7 +106,8 @@ fn greedy_tokens_in_f32_are_those_of_transformers() {
 
 #[test]
 fn perplexity_stays_within_its_bound() {
-    let (Some(image), Some(text)) = (image(Weights::Auto), shared("data/wiki.test.raw")) else {
+    let (Some((_place, image)), Some(text)) = (image(Weights::Auto), shared("data/wiki.test.raw"))
+    else {
         return;
     };
     let output = Command::new(env!("CARGO_BIN_EXE_tessera"))
@@ -127,7 +132,7 @@ fn perplexity_stays_within_its_bound() {
 
 #[test]
 fn budget_lanes_and_io_path_never_change_a_bit() {
-    let Some(image) = image(Weights::Auto) else {
+    let Some((_place, image)) = image(Weights::Auto) else {
         return;
     };
     let prompt: Vec<u32> = (0..24).map(|i| 1000 + 37 * i).collect();
