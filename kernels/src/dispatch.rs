@@ -8,6 +8,10 @@ use crate::view::{Activations, NeuronRows, Rows};
 /// The kernels of one instruction set. Chosen once, then passed down; every table gives the same
 /// bits. `scratch` is working memory: [`Kernels::scratch_bytes`] says how much, contents are
 /// undefined before and after.
+#[allow(
+    clippy::type_complexity,
+    reason = "each is the signature that callers see"
+)]
 #[derive(Clone, Copy)]
 pub struct Kernels {
     /// Name for reports: `scalar`, `avx2`, `avxvnni`, `avx512vnni`, `neon`, ...

@@ -3,7 +3,7 @@
 use crate::arena::CARVE_BYTES;
 use crate::budget::{Budget, Sizes};
 use crate::chunk::{Chunk, for_each_chunk};
-use crate::format::Image;
+use crate::format::{FormatError, Image};
 use crate::limits::{BATCH_TOKENS_MAX, LANES_MAX};
 
 /// What the caller asks for.
@@ -169,6 +169,42 @@ impl Plan {
         });
         assert_eq!(index, self.sizes.n_chunks);
     }
+}
+
+/// What a caller does with an image's head before it trusts the weights: checks it, plans, and
+/// looks units up. For fuzzing: any bytes give an answer or an error, never a panic.
+///
+/// # Errors
+/// [`FormatError`] for a head that is refused.
+pub fn check(head: &[u8], file_bytes: u64) -> Result<(), FormatError> {
+    let image = Image::new_checked(head, file_bytes)?;
+    for memory_bytes in [1 << 16, 1 << 22, 1 << 30] {
+        let options = PlanOptions {
+            memory_bytes,
+            seq_len: 16,
+            batch_tokens: 4,
+            logits_rows: 1,
+            lanes: 2,
+        };
+        if let Ok(plan) = Plan::new(&image, options) {
+            let (mut chunks, mut bytes) = (0, 0);
+            for_each_chunk(&image, plan.chunk_bytes, |chunk| {
+                chunks += 1;
+                bytes += u64::from(chunk.bytes);
+            });
+            assert_eq!((chunks, bytes), (plan.sizes.n_chunks, plan.weight_bytes));
+            assert!(plan.total_bytes() <= memory_bytes);
+        }
+    }
+    for index in 0..image.n_sections() {
+        let section = image.section(index);
+        let last = section.offset + section.bytes.saturating_sub(1);
+        for offset in [section.offset, last] {
+            let unit = image.unit_at(offset).filter(|_| section.bytes > 0);
+            assert!(unit.is_none_or(|unit| unit.kind == section.kind));
+        }
+    }
+    Ok(())
 }
 
 /// Chooses chunks that stay, evenly over the image, never more than the budget.

@@ -2,11 +2,12 @@
 
 mod support;
 
+use std::path::Path;
+
 use support::{Recipe, tiny_image};
 use tessera_kernels::Kernels;
-use tessera_runtime::chunk::Chunk;
 use tessera_runtime::format::{ENTRY_BYTES, FormatError, Image, SUPERBLOCK_BYTES};
-use tessera_runtime::{Plan, PlanOptions};
+use tessera_runtime::plan::check;
 
 const CRC_AT: usize = SUPERBLOCK_BYTES - 4;
 const TABLE_CRC_AT: usize = 52;
@@ -18,26 +19,6 @@ fn reseal(bytes: &mut [u8], table_bytes: usize) {
     bytes[TABLE_CRC_AT..TABLE_CRC_AT + 4].copy_from_slice(&table_crc.to_le_bytes());
     let crc = crc32c(0, &bytes[..CRC_AT]);
     bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
-}
-
-/// What a caller does with an image before it trusts the weights.
-fn use_head(head: &[u8], file_bytes: u64) -> Result<(), FormatError> {
-    let image = Image::new_checked(head, file_bytes)?;
-    let options = PlanOptions {
-        memory_bytes: 1 << 22,
-        seq_len: 16,
-        batch_tokens: 4,
-        logits_rows: 1,
-        lanes: 2,
-    };
-    if let Ok(plan) = Plan::new(&image, options) {
-        let zero: Chunk = bytemuck::Zeroable::zeroed();
-        plan.write_chunks(&image, &mut vec![zero; plan.sizes.n_chunks]);
-    }
-    for offset in (0..file_bytes + 4096).step_by(1000) {
-        let _ = image.unit_at(offset).map(|unit| unit.to_string());
-    }
-    Ok(())
 }
 
 #[test]
@@ -52,7 +33,7 @@ fn every_byte_of_the_head_may_lie() {
     let head = &whole[..table_bytes];
     let table_bytes = head.len() - SUPERBLOCK_BYTES;
     assert!(table_bytes.is_multiple_of(ENTRY_BYTES));
-    use_head(head, whole.len() as u64).unwrap();
+    check(head, whole.len() as u64).unwrap();
     let fields = (0..400).chain(SUPERBLOCK_BYTES..head.len());
     let (mut refused, mut read) = (0, 0);
     for at in fields {
@@ -70,7 +51,7 @@ fn every_byte_of_the_head_may_lie() {
             let mut bytes = head.to_vec();
             bytes[at] = value;
             reseal(&mut bytes, table_bytes);
-            match use_head(&bytes, whole.len() as u64) {
+            match check(&bytes, whole.len() as u64) {
                 Ok(()) => read += 1,
                 Err(error) => {
                     assert!(!error.to_string().is_empty());
@@ -92,7 +73,7 @@ fn without_resealing_every_flipped_bit_is_noticed() {
     let mut head = whole[..head_bytes].to_vec();
     for at in (0..head_bytes).step_by(7) {
         head[at] ^= 4;
-        assert!(use_head(&head, whole.len() as u64).is_err(), "byte {at}");
+        assert!(check(&head, whole.len() as u64).is_err(), "byte {at}");
         head[at] ^= 4;
     }
 }
@@ -115,7 +96,7 @@ fn a_file_cut_anywhere_is_refused() {
     ];
     for cut in cuts.into_iter().chain([whole.len() / 2, whole.len() - 1]) {
         let head = &whole[..cut.min(head_bytes)];
-        let error = use_head(head, cut as u64).unwrap_err();
+        let error = check(head, cut as u64).unwrap_err();
         assert!(
             matches!(error, FormatError::Truncated { .. }),
             "{cut}: {error}"
@@ -125,10 +106,36 @@ fn a_file_cut_anywhere_is_refused() {
 
 #[test]
 fn other_files_are_named_for_what_they_are() {
-    let error = use_head(b"GGUF\x03\0\0\0 and so on", 20).unwrap_err();
+    let error = check(b"GGUF\x03\0\0\0 and so on", 20).unwrap_err();
     assert_eq!(error, FormatError::NotAnImage);
     let mut newer = tiny_image(&Recipe::default());
     newer[8] = 9;
-    let error = use_head(&newer, newer.len() as u64).unwrap_err();
+    let error = check(&newer, newer.len() as u64).unwrap_err();
     assert_eq!(error, FormatError::Version { have: 9, want: 1 });
+}
+
+/// The corpus of `runtime/fuzz`; `UPDATE=1` writes it anew.
+#[test]
+fn the_corpus_gives_answers() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/image");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::create_dir_all(&folder).unwrap();
+        for (name, n_experts, tied) in [("dense", 0, true), ("mixture", 2, false)] {
+            let whole = tiny_image(&Recipe {
+                n_experts,
+                tied,
+                ..Recipe::default()
+            });
+            let head_bytes = Image::head_bytes(&whole, whole.len() as u64).unwrap() as usize;
+            std::fs::write(folder.join(name), &whole[..head_bytes]).unwrap();
+        }
+    }
+    let mut read = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let mut head = std::fs::read(entry.unwrap().path()).unwrap();
+        let table_bytes = head.len() - SUPERBLOCK_BYTES;
+        reseal(&mut head, table_bytes);
+        read += usize::from(check(&head, 1 << 32).is_ok());
+    }
+    assert!(read >= 2, "{read} of the corpus are images");
 }

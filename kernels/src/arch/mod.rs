@@ -1,5 +1,7 @@
 //! The tables of each instruction set: kernels written once over [`simd`]'s traits, and the
 //! intrinsics behind those traits.
+// One index walks over several small arrays of vectors; iterators over them would need closures.
+#![allow(clippy::needless_range_loop)]
 
 use crate::dispatch::Kernels;
 

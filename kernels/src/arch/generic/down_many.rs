@@ -17,6 +17,10 @@ use crate::view::NeuronRows;
 const LANES_MAX: usize = 16;
 
 /// See [`crate::Kernels::down_group_many`].
+#[allow(
+    clippy::too_many_arguments,
+    reason = "those of the table, and two vector types"
+)]
 #[inline(always)]
 pub(crate) fn down_group_many<P: Simd8, S: Simd>(
     p: P,
@@ -70,6 +74,10 @@ struct Lanes<'a> {
     first: usize,
 }
 
+#[allow(
+    clippy::too_many_arguments,
+    reason = "those of the table, and two vector types"
+)]
 #[inline(always)]
 fn quantized<P: Simd8, S: Simd, const TY: u8>(
     p: P,
