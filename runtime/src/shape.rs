@@ -1,6 +1,6 @@
 //! Hyper-parameters of a model, validated.
 
-use tessera_kernels::{Activation, BLOCK, GROUP};
+use tessera_kernels::{Activation, GROUP};
 
 use crate::limits::{
     DIM_MAX, EXPERTS_MAX, EXPERTS_USED_MAX, FFN_DIM_MAX, HEAD_DIM_MAX, HEADS_MAX, LAYERS_MAX,
@@ -185,10 +185,5 @@ impl Shape {
     pub fn cluster_len(&self, cluster: usize) -> usize {
         self.cluster_neurons
             .min(self.ffn_dim - cluster * self.cluster_neurons)
-    }
-
-    /// True if every width that is cut into blocks is whole blocks.
-    pub const fn blocks_whole(&self) -> bool {
-        self.dim.is_multiple_of(BLOCK) && self.q_dim().is_multiple_of(BLOCK)
     }
 }

@@ -46,13 +46,13 @@ pub fn run() -> Result<()> {
         ..GenerateArgs::default()
     };
     let mut talk = Conversation::start(&opened, &options, None, &generate)?;
-    println!("> {QUESTION}\n");
+    writeln!(stdout(), "> {QUESTION}\n")?;
     talk.say(QUESTION, &mut |text| {
         let mut out = stdout().lock();
         out.write_all(text.as_bytes())?;
         Ok(out.flush()?)
     })?;
-    println!("\n");
+    writeln!(stdout(), "\n")?;
     eprintln!("{}; {}", talk.report.io, talk.report.lanes);
     talk.recorder.metrics(&talk.session, &talk.report).print();
     eprintln!(
