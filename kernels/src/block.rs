@@ -3,6 +3,9 @@
 /// Columns that share one scale.
 pub const BLOCK: usize = 32;
 
+/// Columns that share one pair of f16 scales in the super-block types.
+pub const SUPER_BLOCK: usize = 256;
+
 /// Consecutive neurons whose down products share one 8-bit rounding (see the crate docs).
 pub const GROUP: usize = 32;
 
@@ -23,17 +26,24 @@ pub enum WeightType {
     Q4O = 4,
     /// 6-bit symmetric around 32, one f16 scale a block.
     Q6 = 5,
+    /// 5-bit symmetric around 16, one f16 scale a block.
+    Q5 = 6,
+    /// 4-bit with offset in super-blocks: two f16 for 256 columns, a 6-bit scale and a 6-bit
+    /// minimum a block.
+    Q4K = 7,
 }
 
 impl WeightType {
     /// All types, in the order of their numbers.
-    pub const ALL: [WeightType; 6] = [
+    pub const ALL: [WeightType; 8] = [
         Self::F32,
         Self::F16,
         Self::Q8,
         Self::Q4,
         Self::Q4O,
         Self::Q6,
+        Self::Q5,
+        Self::Q4K,
     ];
 
     /// The type with this number in an image.
@@ -45,6 +55,8 @@ impl WeightType {
             3 => Some(Self::Q4),
             4 => Some(Self::Q4O),
             5 => Some(Self::Q6),
+            6 => Some(Self::Q5),
+            7 => Some(Self::Q4K),
             _ => None,
         }
     }
@@ -58,6 +70,8 @@ impl WeightType {
             Self::Q4 => "q4",
             Self::Q4O => "q4o",
             Self::Q6 => "q6",
+            Self::Q5 => "q5",
+            Self::Q4K => "q4k",
         }
     }
 
@@ -66,13 +80,28 @@ impl WeightType {
         !matches!(self, Self::F32 | Self::F16)
     }
 
-    /// Bytes of one row's codes. Quantised types need `cols` to be a multiple of [`BLOCK`].
+    /// True for the types whose weights are `d * q + m`.
+    pub const fn has_offset(self) -> bool {
+        matches!(self, Self::Q4O | Self::Q4K)
+    }
+
+    /// What the columns of a row are a multiple of.
+    pub const fn cols_multiple(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 => 1,
+            Self::Q4K => SUPER_BLOCK,
+            _ => BLOCK,
+        }
+    }
+
+    /// Bytes of one row's codes; `cols` is a multiple of [`WeightType::cols_multiple`].
     pub const fn code_bytes(self, cols: usize) -> usize {
         match self {
             Self::F32 => cols * 4,
             Self::F16 => cols * 2,
             Self::Q8 => cols,
-            Self::Q4 | Self::Q4O => cols.div_ceil(2 * BLOCK) * BLOCK,
+            Self::Q4 | Self::Q4O | Self::Q4K => cols.div_ceil(2 * BLOCK) * BLOCK,
+            Self::Q5 => cols.div_ceil(2 * BLOCK) * (BLOCK + BLOCK / 4),
             Self::Q6 => cols.div_ceil(2 * BLOCK) * (BLOCK + BLOCK / 2),
         }
     }
@@ -81,7 +110,7 @@ impl WeightType {
     pub const fn scale_bytes(self, cols: usize) -> usize {
         match self {
             Self::F32 | Self::F16 => 0,
-            Self::Q8 | Self::Q4 | Self::Q6 => cols / BLOCK * 2,
+            Self::Q8 | Self::Q4 | Self::Q5 | Self::Q6 | Self::Q4K => cols / BLOCK * 2,
             Self::Q4O => cols / BLOCK * 4,
         }
     }

@@ -15,8 +15,10 @@
 //! | `F16` | `cols` f16 | none | itself |
 //! | `Q8` | `cols` i8 in -127..=127 | `cols/32` f16 `d` | `d * q` |
 //! | `Q4` | `ceil(cols/64) * 32` bytes | `cols/32` f16 `d` | `d * (q - 8)` |
+//! | `Q5` | `ceil(cols/64) * 40` bytes | `cols/32` f16 `d` | `d * (q - 16)` |
 //! | `Q6` | `ceil(cols/64) * 48` bytes | `cols/32` f16 `d` | `d * (q - 32)` |
 //! | `Q4O` | as `Q4` | `cols/32` f16 `d`, then `cols/32` f16 `m` | `d * q + m` |
+//! | `Q4K` | as `Q4` | `cols/256` times 16 bytes, see [`SuperScales`] | `(D * s) * q + (M * n)` |
 //!
 //! 4-bit codes are stored in pairs of blocks: 32 bytes hold blocks `2p` and `2p+1`; byte `j` has
 //! column `j` of block `2p` in its low and column `j` of block `2p+1` in its high half. Where the
@@ -27,6 +29,12 @@
 //! block `2p` column `k` in bits 0-1 and column `k + 16` in bits 2-3, of block `2p+1` column `k` in
 //! bits 4-5 and column `k + 16` in bits 6-7.
 //!
+//! 5-bit codes: 40 bytes a pair of blocks, the first 32 as 4-bit codes; bit `c` of the last eight
+//! (counted from the lowest bit of the first byte) is the fifth bit of column `c` of the pair.
+//!
+//! `Q4K` needs `cols` to be a multiple of [`SUPER_BLOCK`] = 256. `D * s` and `M * n`, an f16 times
+//! six bits, are exact in f32; below they are `d_b` and `m_b`.
+//!
 //! # Products (`matvec`, `matmul`)
 //!
 //! Quantised weights meet activations that were quantised by [`Kernels::quantize`]: codes `a`,
@@ -34,9 +42,9 @@
 //!
 //! ```text
 //! dot_b = sum_i q_i * a_i                                   exact, i32
-//!       (Q4: minus 8 * t_b, Q6: minus 32 * t_b)
-//! p_b   = (d_b * s_b) * f32(dot_b)                          Q8, Q6, Q4
-//! p_b   = (d_b * s_b) * f32(dot_b) + m_b * (s_b * f32(t_b)) Q4O
+//!       (Q4: minus 8 * t_b, Q5: minus 16 * t_b, Q6: minus 32 * t_b)
+//! p_b   = (d_b * s_b) * f32(dot_b)                          Q8, Q6, Q5, Q4
+//! p_b   = (d_b * s_b) * f32(dot_b) + m_b * (s_b * f32(t_b)) Q4O, Q4K
 //! A_j   = 0 + p_j + p_{j+8} + p_{j+16} + ...                j = 0..8, in this order
 //! y     = ((A0 + A4) + (A2 + A6)) + ((A1 + A5) + (A3 + A7))
 //! ```
@@ -60,9 +68,10 @@
 //! top   = max_n |g_n|            compared as bits, so that NaN is kept
 //! s     = top / 127              inv = 127 / top      (both 0 where top < 2^-100)
 //! c_n   = round_half_even(g_n * inv)        i8
-//! dot_i = sum_n c_n * q_{n,i}               exact, i32 (Q4: q - 8, Q6: q - 32)
+//! dot_i = sum_n c_n * q_{n,i}               exact, i32 (Q4: q - 8, Q5: q - 16, Q6: q - 32)
 //! acc_i = acc_i + s * f32(dot_i)
-//! Q4O:  e = 0 + h_0 * m_{0,b} + h_1 * m_{1,b} + ...   then   acc_i = acc_i + (s * f32(dot_i) + e)
+//! Q4O, Q4K:
+//!       e = 0 + h_0 * m_{0,b} + h_1 * m_{1,b} + ...   then   acc_i = acc_i + (s * f32(dot_i) + e)
 //! ```
 //!
 //! A neuron with `h_n = 0` changes nothing, so dead neurons may be left out: hot (dense) and cold
@@ -89,8 +98,8 @@ mod tests;
 pub mod view;
 
 pub use activation::Activation;
-pub use block::{BLOCK, GROUP, WeightType};
+pub use block::{BLOCK, GROUP, SUPER_BLOCK, WeightType};
 pub use dispatch::Kernels;
 pub use pack::{pack_codes, unpack_codes};
-pub use quantize::{dequantize_row, quantize_row};
+pub use quantize::{SuperScales, dequantize_row, quantize_row};
 pub use view::{Activations, NeuronRows, Rows};

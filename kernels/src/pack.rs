@@ -2,7 +2,8 @@
 
 use crate::block::{BLOCK, WeightType};
 
-/// Stores one row of codes, given one a byte: Q4 and Q4O 0..=15, Q6 0..=63, Q8 two's complement.
+/// Stores one row of codes, given one a byte: Q4, Q4O and Q4K 0..=15, Q5 0..=31, Q6
+/// 0..=63, Q8 two's complement.
 ///
 /// # Panics
 /// If a length does not fit `cols`, or the type is a float.
@@ -18,6 +19,17 @@ pub fn pack_codes(ty: WeightType, cols: usize, codes: &[u8], packed: &mut [u8]) 
                 for (k, byte) in high.iter_mut().enumerate() {
                     let code = |column: usize| codes.get(column).map_or(0, |code| code >> 4);
                     *byte = code(k) | code(k + 16) << 2 | code(k + 32) << 4 | code(k + 48) << 6;
+                }
+            }
+        }
+        WeightType::Q5 => {
+            let pairs = packed.as_chunks_mut::<40>().0.iter_mut();
+            for (packed, codes) in pairs.zip(codes.chunks(2 * BLOCK)) {
+                let (low, high) = packed.split_at_mut(BLOCK);
+                pack_low(codes, low);
+                high.fill(0);
+                for (column, code) in codes.iter().enumerate() {
+                    high[column / 8] |= (code >> 4 & 1) << (column % 8);
                 }
             }
         }
@@ -62,6 +74,14 @@ pub(crate) fn unpack_block(ty: WeightType, packed: &[u8], block: usize) -> [u8; 
                 *code = low[k] >> (odd * 4) & 15 | (high[k % 16] >> shift & 3) << 4;
             }
         }
+        WeightType::Q5 => {
+            let (low, high) = packed[pair * 40..][..40].split_at(BLOCK);
+            for (k, code) in codes.iter_mut().enumerate() {
+                let column = odd * BLOCK + k;
+                let fifth = high[column / 8] >> (column % 8) & 1;
+                *code = low[k] >> (odd * 4) & 15 | fifth << 4;
+            }
+        }
         _ => {
             for (code, byte) in codes.iter_mut().zip(&packed[pair * BLOCK..][..BLOCK]) {
                 *code = byte >> (odd * 4) & 15;
@@ -89,10 +109,12 @@ mod tests {
             WeightType::Q4,
             WeightType::Q4O,
             WeightType::Q6,
+            WeightType::Q5,
         ] {
             let range = match ty {
                 WeightType::Q8 => 256,
                 WeightType::Q6 => 64,
+                WeightType::Q5 => 32,
                 _ => 16,
             };
             for cols in [0, 32, 64, 96, 576] {
@@ -119,5 +141,10 @@ mod tests {
         assert_eq!(packed[21], 0xdc);
         assert_eq!(packed[32 + 5], 0b0010_1101);
         assert_eq!((packed[48 + 7], packed[80 + 7]), (0x0f, 0b11));
+        let mut packed = [0u8; 80];
+        pack_codes(WeightType::Q5, 96, &codes, &mut packed);
+        assert_eq!(packed[5], 0xba);
+        assert_eq!(packed[32..40], [1 << 5, 0, 1 << 5, 0, 0, 0, 0, 0]);
+        assert_eq!((packed[40 + 7], packed[72]), (0x0f, 1 << 7));
     }
 }

@@ -3,11 +3,14 @@
 //! Choosing scales is the packer's work. It is plain float arithmetic in a fixed order, so the
 //! same weights give the same bytes on every machine. Weights must be finite.
 
-use crate::block::{BLOCK, WeightType};
+use crate::block::{BLOCK, SUPER_BLOCK, WeightType};
 use crate::math::{ROUND, f16_to_f32, f32_to_f16};
 use crate::pack::{pack_codes, unpack_block};
 
 mod search;
+mod super_block;
+
+pub use super_block::SuperScales;
 
 /// Blocks that are quantised before their codes are packed: a pair.
 const PAIR: usize = 2 * BLOCK;
@@ -20,10 +23,23 @@ pub(crate) fn scale_at(scales: &[u8], index: usize) -> f32 {
     ]))
 }
 
+/// Scale and minimum of block `block` of a row of `cols` weights.
+pub(crate) fn block_scale(ty: WeightType, cols: usize, scales: &[u8], block: usize) -> (f32, f32) {
+    match ty {
+        WeightType::Q4K => super_block::block_scale(scales, block),
+        WeightType::Q4O => (
+            scale_at(scales, block),
+            scale_at(scales, cols / BLOCK + block),
+        ),
+        _ => (scale_at(scales, block), 0.0),
+    }
+}
+
 /// What is taken off a stored code before it is multiplied by the scale.
 pub(crate) const fn zero_code(ty: WeightType) -> i32 {
     match ty {
         WeightType::Q4 => 8,
+        WeightType::Q5 => 16,
         WeightType::Q6 => 32,
         _ => 0,
     }
@@ -64,12 +80,12 @@ fn dequantize_block(
     block: usize,
     out: &mut [f32],
 ) {
-    let d = scale_at(scales, block);
+    let (d, m) = block_scale(ty, cols, scales, block);
     let codes = unpack_block(ty, codes, block);
     for (out, code) in out.iter_mut().zip(codes) {
         *out = match ty {
             WeightType::Q8 => d * f32::from(code as i8),
-            WeightType::Q4O => d * f32::from(code) + scale_at(scales, cols / BLOCK + block),
+            WeightType::Q4O | WeightType::Q4K => d * f32::from(code) + m,
             _ => d * (i32::from(code) - zero_code(ty)) as f32,
         };
     }
@@ -77,17 +93,18 @@ fn dequantize_block(
 
 /// Rounds one row of weights to type `ty`: the reverse of [`dequantize_row`].
 ///
-/// Q8 takes `d = max|x| / 127`. Q4 and Q6 try 16 scales around the one that maps the largest
+/// Q8 takes `d = max|x| / 127`. Q4, Q5 and Q6 try 16 scales around the one that maps the largest
 /// magnitude to the lowest code, Q4O 16 ranges around minimum and maximum; each then fits scale
 /// (and minimum) to the codes by least squares, and the smallest squared error wins. Codes are
-/// chosen against the scale as stored. Scales beyond the range of f16 are cut off there.
+/// chosen against the scale as stored. Q4K fits its blocks as Q4O does and then rounds scales and
+/// minima to 6 bits. Scales beyond the range of f16 are cut off there.
 ///
 /// # Panics
 /// If a length does not fit.
 pub fn quantize_row(ty: WeightType, x: &[f32], codes: &mut [u8], scales: &mut [u8]) {
     assert!(
-        !ty.is_quantized() || x.len().is_multiple_of(BLOCK),
-        "{} columns",
+        x.len().is_multiple_of(ty.cols_multiple()),
+        "{} columns of {ty:?}",
         x.len()
     );
     assert_eq!(codes.len(), ty.code_bytes(x.len()));
@@ -101,6 +118,17 @@ pub fn quantize_row(ty: WeightType, x: &[f32], codes: &mut [u8], scales: &mut [u
         WeightType::F16 => {
             for (bytes, &x) in codes.as_chunks_mut().0.iter_mut().zip(x) {
                 *bytes = f32_to_f16(x).to_le_bytes();
+            }
+        }
+        WeightType::Q4K => {
+            let code_bytes = ty.code_bytes(SUPER_BLOCK);
+            let outs = codes
+                .chunks_exact_mut(code_bytes)
+                .zip(scales.as_chunks_mut().0);
+            for (x, (codes, scales)) in x.as_chunks().0.iter().zip(outs) {
+                let unpacked;
+                (unpacked, *scales) = super_block::quantize(x);
+                pack_codes(ty, SUPER_BLOCK, &unpacked, codes);
             }
         }
         _ => {
@@ -158,6 +186,7 @@ fn quantize_block(ty: WeightType, x: &[f32; BLOCK]) -> ([u8; BLOCK], Fit) {
             )
         }
         WeightType::Q4 => (search::symmetric(x, 8.0, 0.1), -8.0, 7.0, 8),
+        WeightType::Q5 => (search::symmetric(x, 16.0, 0.12), -16.0, 15.0, 16),
         WeightType::Q6 => (search::symmetric(x, 32.0, 0.15), -32.0, 31.0, 32),
         _ => (search::with_offset(x), 0.0, 15.0, 0),
     };

@@ -8,15 +8,22 @@ mod down;
 mod floats;
 mod products;
 
-const QUANTIZED: [WeightType; 4] = [
+const QUANTIZED: [WeightType; 6] = [
     WeightType::Q8,
     WeightType::Q4,
     WeightType::Q4O,
     WeightType::Q6,
+    WeightType::Q5,
+    WeightType::Q4K,
 ];
 
 /// Shapes with odd numbers of blocks, of pairs and of eights of blocks.
 const COLS: [usize; 7] = [32, 64, 96, 256, 288, 576, 1536];
+
+/// `cols` columns, or as many more as `ty` needs.
+fn cols_of(ty: WeightType, cols: usize) -> usize {
+    cols.next_multiple_of(ty.cols_multiple())
+}
 
 fn tables() -> impl Iterator<Item = Kernels> {
     Kernels::available().filter(|kernels| kernels.name != "scalar")
@@ -119,6 +126,10 @@ impl Matrix {
             WeightType::F16 => {
                 let at = row * self.ty.code_bytes(self.cols) + block * 64;
                 self.codes[at..][..2].copy_from_slice(&nan);
+            }
+            WeightType::Q4K => {
+                let at = row * self.ty.scale_bytes(self.cols) + block / 8 * 16;
+                self.scales[at..][..2].copy_from_slice(&nan);
             }
             _ => {
                 let at = row * self.ty.scale_bytes(self.cols) + block * 2;

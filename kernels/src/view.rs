@@ -26,8 +26,8 @@ impl<'a> Rows<'a> {
         scales: &'a [u8],
     ) -> Self {
         assert!(
-            !ty.is_quantized() || cols.is_multiple_of(BLOCK),
-            "{cols} columns"
+            cols.is_multiple_of(ty.cols_multiple()),
+            "{cols} columns of {ty:?}"
         );
         assert_eq!(codes.len(), rows * ty.code_bytes(cols));
         assert_eq!(scales.len(), rows * ty.scale_bytes(cols));
@@ -172,8 +172,8 @@ impl<'a> NeuronRows<'a> {
     /// No neurons yet, of `cols` outputs each.
     pub fn new(ty: WeightType, cols: usize) -> Self {
         assert!(
-            !ty.is_quantized() || cols.is_multiple_of(BLOCK),
-            "{cols} columns"
+            cols.is_multiple_of(ty.cols_multiple()),
+            "{cols} columns of {ty:?}"
         );
         NeuronRows {
             ty,

@@ -419,7 +419,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
                     put(weights.ready().bytes(offset, bytes));
                 } else {
                     let crc32c = self.kernels.crc32c;
-                    let intact = |tile: &[u8]| TileLayout::is_intact(tile, crc32c);
+                    let intact = |tile: &[u8]| TileLayout::is_intact(tile, offset, crc32c);
                     put(side_read(weights, index, offset, &self.clock, &intact)?);
                 }
             }

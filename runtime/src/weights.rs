@@ -307,10 +307,11 @@ impl<'m, F: Flash<'m>> Weights<'m, F> {
                 at += bytes;
             }
             cores.for_each(&mut units, &|_lane, (at, bytes, unit, intact)| {
+                let offset = chunk.offset + *at as u64;
                 let bytes = &data[*at..*at + *bytes];
                 *intact = match unit {
-                    Unit::Tile => TileLayout::is_intact(bytes, crc32c),
-                    Unit::Bundle(layout) => layout.is_intact(bytes, crc32c),
+                    Unit::Tile => TileLayout::is_intact(bytes, offset, crc32c),
+                    Unit::Bundle(layout) => layout.is_intact(bytes, offset, crc32c),
                 };
             });
             if let Some((at, ..)) = units.iter().find(|(.., intact)| !intact) {

@@ -49,6 +49,15 @@ fn recipes() -> Vec<Recipe> {
             ..base
         },
         Recipe {
+            seed: 5,
+            dim: 256,
+            attention: WeightType::Q5,
+            gate_up: WeightType::Q4K,
+            down: WeightType::Q5,
+            bundle_neurons: 8,
+            ..base
+        },
+        Recipe {
             seed: 6,
             attention: WeightType::F32,
             gate_up: WeightType::F32,
@@ -218,17 +227,31 @@ fn failed_and_altered_reads_are_tried_again_or_reported() {
 #[test]
 fn a_damaged_unit_is_named() {
     let mut bytes = tiny_image(&Recipe::default());
-    let (offset, layer) = {
-        let image = Image::new_checked(&bytes, bytes.len() as u64).unwrap();
-        (image.ffn(1, 0).bundle_offset(64), 1)
-    };
-    bytes[offset as usize + 100] ^= 1;
-    let image = Image::new_checked(&bytes, bytes.len() as u64).unwrap();
+    let map = Image::new_checked(&bytes, bytes.len() as u64)
+        .unwrap()
+        .ffn(1, 0);
+    bytes[map.bundle_offset(64) as usize + 100] ^= 1;
+    assert_bundle_2_of_layer_1_is_named(&bytes);
+}
+
+#[test]
+fn an_intact_unit_in_another_ones_place_is_named() {
+    let mut bytes = tiny_image(&Recipe::default());
+    let map = Image::new_checked(&bytes, bytes.len() as u64)
+        .unwrap()
+        .ffn(1, 0);
+    let two = &mut bytes[map.bundle_offset(64) as usize..][..2 * map.bundle.bytes()];
+    two.rotate_left(map.bundle.bytes());
+    assert_bundle_2_of_layer_1_is_named(&bytes);
+}
+
+fn assert_bundle_2_of_layer_1_is_named(bytes: &[u8]) {
+    let image = Image::new_checked(bytes, bytes.len() as u64).unwrap();
     for memory in [least_bytes(&image, 1), 1 << 30] {
         let plan = Plan::new(&image, options(memory, 1)).unwrap();
         let mut region = vec![0; plan.budget.total_bytes().unwrap()];
         let clock = SimClock::default();
-        let flash = SimFlash::new(&bytes, &clock, Latency::NONE, 1);
+        let flash = SimFlash::new(bytes, &clock, Latency::NONE, 1);
         let lanes = ShuffledLanes::new(1, 1);
         let mut session = Session::new(
             image,
@@ -249,7 +272,7 @@ fn a_damaged_unit_is_named() {
         else {
             panic!("{result:?}")
         };
-        assert_eq!((unit.layer, unit.unit), (layer, 2));
+        assert_eq!((unit.layer, unit.unit), (1, 2));
         assert_eq!(unit.to_string(), "ffn, layer 1, bundle 2");
     }
 }

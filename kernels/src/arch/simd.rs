@@ -14,6 +14,18 @@ pub(crate) const Q8: u8 = WeightType::Q8 as u8;
 pub(crate) const Q6: u8 = WeightType::Q6 as u8;
 pub(crate) const Q4: u8 = WeightType::Q4 as u8;
 pub(crate) const Q4O: u8 = WeightType::Q4O as u8;
+pub(crate) const Q5: u8 = WeightType::Q5 as u8;
+pub(crate) const Q4K: u8 = WeightType::Q4K as u8;
+
+/// True for the types of 4-bit codes.
+pub(crate) const fn is_4bit(ty: u8) -> bool {
+    matches!(ty, Q4 | Q4O | Q4K)
+}
+
+/// See [`WeightType::has_offset`].
+pub(crate) const fn has_offset(ty: u8) -> bool {
+    matches!(ty, Q4O | Q4K)
+}
 
 /// Vectors of `LANES` 32-bit lanes.
 ///
@@ -96,6 +108,8 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
     /// Eight f16.
     fn halves(self, halves: &[u8; 16]) -> Self::F;
     fn to_halves(self, a: Self::F) -> [u16; 8];
+    /// Scales and minima of the eight blocks of a super-block, see [`crate::SuperScales`].
+    fn super_scales(self, bytes: &[u8; 16]) -> [Self::F; 2];
     /// Codes of a pair of blocks, one a byte, as stored. Q8 with [`Simd::Q8_BIAS`]: plus 128.
     fn pair<const TY: u8>(self, bytes: &[u8]) -> [Self::V; 2];
     /// Low and high halves of each byte.
@@ -129,6 +143,7 @@ pub(crate) const fn zip_column(at: usize) -> usize {
 pub(crate) const fn offset_shift(ty: u8, q8_bias: bool) -> Option<u32> {
     match ty {
         Q4 => Some(3),
+        Q5 => Some(4),
         Q6 => Some(5),
         Q8 if q8_bias => Some(7),
         _ => None,
@@ -141,6 +156,7 @@ pub(crate) fn correction<S: Simd, const TY: u8>(s: S, sums: S::W) -> S::W {
     let zero = s.splat_w(0);
     match TY {
         Q4 => s.sub_w(zero, s.shift_left::<3>(sums)),
+        Q5 => s.sub_w(zero, s.shift_left::<4>(sums)),
         Q6 => s.sub_w(zero, s.shift_left::<5>(sums)),
         Q8 if S::Q8_BIAS => s.sub_w(zero, s.shift_left::<7>(sums)),
         _ => zero,
@@ -151,6 +167,7 @@ pub(crate) fn correction<S: Simd, const TY: u8>(s: S, sums: S::W) -> S::W {
 pub(crate) const fn code_bytes<const TY: u8>(blocks: usize) -> usize {
     match TY {
         Q8 => blocks * 32,
+        Q5 => blocks * 20,
         Q6 => blocks * 24,
         _ => blocks * 16,
     }

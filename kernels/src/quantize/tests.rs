@@ -24,7 +24,11 @@ fn error_is_within_half_a_step() {
         let x: Vec<f32> = (0..96)
             .map(|_| random.normal() * 1.3f32.powi(round - 10))
             .collect();
-        for (ty, steps) in [(WeightType::Q8, 254.0), (WeightType::Q6, 62.0)] {
+        for (ty, steps) in [
+            (WeightType::Q8, 254.0),
+            (WeightType::Q6, 62.0),
+            (WeightType::Q5, 30.0),
+        ] {
             for (x, back) in x.chunks(32).zip(round_trip(ty, &x).chunks(32)) {
                 let top = x.iter().fold(0f32, |top, x| top.max(x.abs()));
                 for (x, back) in x.iter().zip(back) {
@@ -73,6 +77,12 @@ fn exact_blocks_stay_exact() {
     assert_eq!(round_trip(WeightType::Q4, &q4), q4);
     let q4o: Vec<f32> = codes.iter().map(|q| 0.25 * q + 3.5).collect();
     assert_eq!(round_trip(WeightType::Q4O, &q4o), q4o);
+    let q4k: Vec<f32> = (0..256)
+        .map(|i| (0.5 * (i / 32 * 8 + 7) as f32) * codes[i % 32] - 4.5 * (i / 32) as f32)
+        .collect();
+    assert_eq!(round_trip(WeightType::Q4K, &q4k), q4k);
+    let q5: Vec<f32> = (0..32).map(|i| -0.5 * (i - 16) as f32).collect();
+    assert_eq!(round_trip(WeightType::Q5, &q5), q5);
     let q6: Vec<f32> = (0..32).map(|i| -0.5 * (2 * i - 32) as f32).collect();
     assert_eq!(round_trip(WeightType::Q6, &q6), q6);
 }
@@ -80,7 +90,7 @@ fn exact_blocks_stay_exact() {
 #[test]
 fn zeros_and_constants() {
     for ty in WeightType::ALL {
-        assert_eq!(round_trip(ty, &[0.0; 64]), [0.0; 64], "{ty:?}");
+        assert_eq!(round_trip(ty, &[0.0; 256]), [0.0; 256], "{ty:?}");
     }
     assert_eq!(round_trip(WeightType::Q4O, &[-0.75; 32]), [-0.75; 32]);
     let big = round_trip(WeightType::Q4, &[1e9; 32]);

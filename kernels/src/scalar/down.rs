@@ -7,7 +7,7 @@ use crate::block::{BLOCK, GROUP, WeightType};
 use crate::check;
 use crate::math::{f16_to_f32, round_to_i32};
 use crate::pack::unpack_block;
-use crate::quantize::{scale_at, zero_code};
+use crate::quantize::{block_scale, zero_code};
 use crate::view::NeuronRows;
 
 pub(super) fn down_group(w: &NeuronRows<'_>, h: &[f32], acc: &mut [f32], scratch: &mut [u8]) {
@@ -76,11 +76,7 @@ fn add_token(
         for i in 0..BLOCK {
             let acc = &mut acc[(block * BLOCK - cols.start + i) * stride];
             let p = group.s * group.dots[i] as f32;
-            *acc += if w.ty() == WeightType::Q4O {
-                p + group.e
-            } else {
-                p
-            };
+            *acc += if w.ty().has_offset() { p + group.e } else { p };
         }
     }
 }
@@ -97,10 +93,11 @@ impl Group {
         let mut g = [0f32; GROUP];
         let (mut top, mut e) = (0, 0f32);
         for (n, scales) in w.scales().iter().enumerate() {
-            g[n] = h.get(n) * scale_at(scales, block);
+            let (d, m) = block_scale(w.ty(), w.cols(), scales, block);
+            g[n] = h.get(n) * d;
             top = top.max(g[n].abs().to_bits());
-            if w.ty() == WeightType::Q4O {
-                e += h.get(n) * scale_at(scales, w.cols() / BLOCK + block);
+            if w.ty().has_offset() {
+                e += h.get(n) * m;
             }
         }
         let (s, inverse) = scale_of(f32::from_bits(top));

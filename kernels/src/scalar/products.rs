@@ -5,7 +5,7 @@ use crate::block::{BLOCK, WeightType};
 use crate::check;
 use crate::math::f16_to_f32;
 use crate::pack::unpack_block;
-use crate::quantize::{scale_at, zero_code};
+use crate::quantize::{block_scale, zero_code};
 use crate::view::{Activations, Rows};
 
 pub(super) fn matvec(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32]) {
@@ -65,9 +65,10 @@ fn quantized_product(w: &Rows<'_>, row: usize, x: &Activations<'_>, token: usize
             };
             dot += q * i32::from(a);
         }
-        let mut p = (scale_at(scales, block) * s) * dot as f32;
-        if ty == WeightType::Q4O {
-            p += scale_at(scales, blocks + block) * (s * t as f32);
+        let (d, m) = block_scale(ty, w.cols(), scales, block);
+        let mut p = (d * s) * dot as f32;
+        if ty.has_offset() {
+            p += m * (s * t as f32);
         }
         a[block % 8] += p;
     }

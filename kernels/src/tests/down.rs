@@ -36,6 +36,7 @@ fn down_group_agrees_and_dead_neurons_may_be_left_out() {
     let mut random = Random::new(21);
     for ty in WeightType::ALL {
         for cols in COLS {
+            let cols = cols_of(ty, cols);
             for count in [0, 1, 2, 3, 4, 5, 8, 13, 31, 32] {
                 let w = Matrix::random(&mut random, ty, count, cols);
                 let acc: Vec<f32> = random.floats(cols);
@@ -60,6 +61,7 @@ fn down_group_many_is_down_group_for_each_token() {
     let mut random = Random::new(22);
     for ty in WeightType::ALL {
         for (cols, count) in [(32, 3), (96, 32), (288, 17), (576, 32)] {
+            let cols = cols_of(ty, cols);
             for tokens in [1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 23, 24, 25, 128] {
                 let w = Matrix::random(&mut random, ty, count, cols);
                 let rows = group(&w, 0..count);
@@ -98,19 +100,21 @@ fn down_group_many_is_down_group_for_each_token() {
 #[test]
 fn extreme_codes_do_not_saturate() {
     for ty in QUANTIZED {
+        let cols = cols_of(ty, 96);
         for low in [false, true] {
             for h in [[1.0; 32], [-1.0; 32]] {
-                let w = Matrix::extreme(ty, 32, 96, low);
+                let w = Matrix::extreme(ty, 32, cols, low);
                 let rows = group(&w, 0..32);
-                let want = down(&Kernels::SCALAR, &rows, &h, &[0.0; 96]);
+                let want = down(&Kernels::SCALAR, &rows, &h, &vec![0.0; cols]);
                 for kernels in tables() {
                     let what = format!("{} {ty:?} {low}", kernels.name);
-                    assert_same(&down(&kernels, &rows, &h, &[0.0; 96]), &want, &what);
+                    let got = down(&kernels, &rows, &h, &vec![0.0; cols]);
+                    assert_same(&got, &want, &what);
                     let many: Vec<f32> = h.iter().flat_map(|&h| [h; 20]).collect();
-                    let mut got = vec![0.0; 96 * 20];
-                    let mut scratch = scratch(96, 20);
-                    (kernels.down_group_many)(&rows, 0..96, 20, &many, &mut got, &mut scratch);
-                    for i in 0..96 {
+                    let mut got = vec![0.0; cols * 20];
+                    let mut scratch = scratch(cols, 20);
+                    (kernels.down_group_many)(&rows, 0..cols, 20, &many, &mut got, &mut scratch);
+                    for i in 0..cols {
                         assert_same(&got[i * 20..][..20], &[want[i]; 20], &what);
                     }
                 }
@@ -123,20 +127,28 @@ fn extreme_codes_do_not_saturate() {
 fn nan_and_infinities_agree() {
     let mut random = Random::new(23);
     for ty in WeightType::ALL {
+        let cols = cols_of(ty, 96);
         for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e38, 1e-38] {
-            let w = Matrix::random(&mut random, ty, 32, 96);
+            let w = Matrix::random(&mut random, ty, 32, cols);
             let rows = group(&w, 0..32);
             let mut h = random.floats(32);
             h[9] = value;
-            let want = down(&Kernels::SCALAR, &rows, &h, &[1.0; 96]);
+            let want = down(&Kernels::SCALAR, &rows, &h, &vec![1.0; cols]);
             assert!(!value.is_nan() || want.iter().all(|y| y.is_nan()));
             for kernels in tables() {
                 let what = format!("{} {ty:?} {value}", kernels.name);
-                assert_same(&down(&kernels, &rows, &h, &[1.0; 96]), &want, &what);
+                assert_same(&down(&kernels, &rows, &h, &vec![1.0; cols]), &want, &what);
                 let many: Vec<f32> = h.iter().flat_map(|&h| [h; 3]).collect();
-                let mut got = vec![1.0; 96 * 3];
-                (kernels.down_group_many)(&rows, 0..96, 3, &many, &mut got, &mut scratch(96, 3));
-                for i in 0..96 {
+                let mut got = vec![1.0; cols * 3];
+                (kernels.down_group_many)(
+                    &rows,
+                    0..cols,
+                    3,
+                    &many,
+                    &mut got,
+                    &mut scratch(cols, 3),
+                );
+                for i in 0..cols {
                     assert_same(&got[i * 3..][..3], &[want[i]; 3], &what);
                 }
             }
@@ -149,20 +161,21 @@ fn nan_and_infinities_agree() {
 fn down_sums_are_sums() {
     let mut random = Random::new(24);
     for ty in WeightType::ALL {
-        let w = Matrix::random(&mut random, ty, 32, 64);
+        let cols = cols_of(ty, 64);
+        let w = Matrix::random(&mut random, ty, 32, cols);
         let h = random.floats(32);
-        let got = down(&Kernels::SCALAR, &group(&w, 0..32), &h, &[0.0; 64]);
-        let (mut want, mut size) = ([0f64; 64], [0f64; 64]);
+        let got = down(&Kernels::SCALAR, &group(&w, 0..32), &h, &vec![0.0; cols]);
+        let (mut want, mut size) = (vec![0f64; cols], vec![0f64; cols]);
         for (n, h) in h.iter().enumerate() {
-            let mut row = [0.0; 64];
+            let mut row = vec![0.0; cols];
             let view = w.view();
-            crate::dequantize_row(ty, 64, view.codes(n), view.scales(n), &mut row);
-            for i in 0..64 {
+            crate::dequantize_row(ty, cols, view.codes(n), view.scales(n), &mut row);
+            for i in 0..cols {
                 want[i] += f64::from(row[i]) * f64::from(*h);
                 size[i] += (f64::from(row[i]) * f64::from(*h)).abs();
             }
         }
-        for i in 0..64 {
+        for i in 0..cols {
             let error = (f64::from(got[i]) - want[i]).abs();
             assert!(error < 0.02 * size[i], "{ty:?} {i}: {} {}", got[i], want[i]);
         }

@@ -22,6 +22,7 @@ fn matvec_agrees() {
     let mut random = Random::new(11);
     for ty in WeightType::ALL {
         for cols in COLS {
+            let cols = cols_of(ty, cols);
             for rows in [1, 2, 3, 4, 5, 7, 9, 16, 33] {
                 let w = Matrix::random(&mut random, ty, rows, cols);
                 let x = Inputs::random(&mut random, 1, cols);
@@ -59,6 +60,7 @@ fn matmul_is_matvec_for_each_token() {
     let mut random = Random::new(13);
     for ty in WeightType::ALL {
         for (cols, rows) in [(32, 3), (96, 17), (576, 40), (288, 8)] {
+            let cols = cols_of(ty, cols);
             for tokens in [1, 2, 3, 4, 5, 6, 7, 8, 9, 128, 131] {
                 let w = Matrix::random(&mut random, ty, rows, cols);
                 let x = Inputs::random(&mut random, tokens, cols);
@@ -81,16 +83,17 @@ fn matmul_is_matvec_for_each_token() {
 #[test]
 fn extreme_codes_do_not_saturate() {
     for ty in QUANTIZED {
+        let cols = cols_of(ty, 288);
         for low in [false, true] {
             for sign in [1.0, -1.0] {
-                let w = Matrix::extreme(ty, 5, 288, low);
-                let x = Inputs::of(vec![sign; 288 * 5], 5);
+                let w = Matrix::extreme(ty, 5, cols, low);
+                let x = Inputs::of(vec![sign; cols * 5], 5);
                 assert!(x.q.iter().all(|q| q.abs() == 127));
                 let want = matmul(&Kernels::SCALAR, &w.view(), &x);
                 for kernels in tables() {
                     let what = format!("{} {ty:?} {low} {sign}", kernels.name);
                     assert_same(&matmul(&kernels, &w.view(), &x), &want, &what);
-                    let one = Inputs::of(vec![sign; 288], 1);
+                    let one = Inputs::of(vec![sign; cols], 1);
                     assert_same(&matvec(&kernels, &w.view(), &one), &[want[0]; 5], &what);
                 }
             }
@@ -102,17 +105,18 @@ fn extreme_codes_do_not_saturate() {
 fn nan_reaches_the_output() {
     let mut random = Random::new(14);
     for ty in WeightType::ALL {
+        let cols = cols_of(ty, 288);
         for kernels in Kernels::available() {
-            let mut w = Matrix::random(&mut random, ty, 18, 288);
-            let mut floats = random.floats(5 * 288);
+            let mut w = Matrix::random(&mut random, ty, 18, cols);
+            let mut floats = random.floats(5 * cols);
             w.poison(2, 8);
-            floats[3 * 288 + 100] = f32::NAN;
+            floats[3 * cols + 100] = f32::NAN;
             let x = Inputs::of(floats, 5);
             for (i, y) in matmul(&kernels, &w.view(), &x).into_iter().enumerate() {
                 let poisoned = i / 5 == 2 || i % 5 == 3;
                 assert_eq!(y.is_nan(), poisoned, "{} {ty:?} {i}", kernels.name);
             }
-            let one = Inputs::random(&mut random, 1, 288);
+            let one = Inputs::random(&mut random, 1, cols);
             for (row, y) in matvec(&kernels, &w.view(), &one).into_iter().enumerate() {
                 assert_eq!(y.is_nan(), row == 2, "{} {ty:?} {row}", kernels.name);
             }
@@ -124,8 +128,9 @@ fn nan_reaches_the_output() {
 fn infinities_agree() {
     let mut random = Random::new(15);
     for ty in WeightType::ALL {
-        let w = Matrix::random(&mut random, ty, 9, 96);
-        let mut floats = random.floats(4 * 96);
+        let cols = cols_of(ty, 96);
+        let w = Matrix::random(&mut random, ty, 9, cols);
+        let mut floats = random.floats(4 * cols);
         floats[40] = f32::INFINITY;
         floats[96] = f32::NEG_INFINITY;
         floats[200] = 3e38;
@@ -143,10 +148,11 @@ fn infinities_agree() {
 fn products_are_products() {
     let mut random = Random::new(16);
     for ty in WeightType::ALL {
-        let w = Matrix::random(&mut random, ty, 1, 576);
-        let x = Inputs::random(&mut random, 1, 576);
-        let mut weights = vec![0.0; 576];
-        crate::dequantize_row(ty, 576, &w.codes, &w.scales, &mut weights);
+        let cols = cols_of(ty, 576);
+        let w = Matrix::random(&mut random, ty, 1, cols);
+        let x = Inputs::random(&mut random, 1, cols);
+        let mut weights = vec![0.0; cols];
+        crate::dequantize_row(ty, cols, &w.codes, &w.scales, &mut weights);
         let pairs = || {
             weights
                 .iter()

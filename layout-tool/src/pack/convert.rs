@@ -1,6 +1,6 @@
 //! Rows of a source tensor to rows of an image.
 
-use tessera_kernels::{BLOCK, WeightType, quantize_row};
+use tessera_kernels::{WeightType, quantize_row};
 
 use super::error::PackError;
 use super::moves::move_row;
@@ -54,7 +54,7 @@ pub struct Scratch {
 /// # Errors
 /// [`PackError::Width`].
 pub fn check_width(tensor: &Tensor<'_>, ty: WeightType, cols: usize) -> Result<(), PackError> {
-    if !ty.is_quantized() || cols.is_multiple_of(BLOCK) {
+    if cols.is_multiple_of(ty.cols_multiple()) {
         return Ok(());
     }
     Err(PackError::Width {

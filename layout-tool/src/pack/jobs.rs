@@ -209,7 +209,7 @@ impl<'m> Jobs<'m> {
             let zeros = Row::zeros(ty, layout.dim);
             (real..count).for_each(|index| bundles.put(index, which, &zeros));
         }
-        let unit_crcs = bundles.seal(self.kernels.crc32c);
+        let unit_crcs = bundles.seal(map.bundle_offset(start), self.kernels.crc32c);
         Ok(Made {
             bytes: 0,
             unit_crcs,
@@ -232,12 +232,15 @@ impl Bundles<'_> {
         layout.put_row(bundle, index % layout.neurons, which, row.parts());
     }
 
-    /// Writes all checksums; returns the one of each bundle that covers all of it.
-    fn seal(&mut self, crc32c: fn(u32, &[u8]) -> u32) -> Vec<u32> {
+    /// Writes all checksums, the first bundle being at `offset`; returns the one of each bundle
+    /// that covers all of it.
+    fn seal(&mut self, offset: u64, crc32c: fn(u32, &[u8]) -> u32) -> Vec<u32> {
         let layout = &self.map.bundle;
+        let offsets = (offset..).step_by(layout.bytes());
         let bundles = self.out.chunks_exact_mut(layout.bytes());
         bundles
-            .map(|bundle| layout.seal_with(bundle, crc32c))
+            .zip(offsets)
+            .map(|(bundle, offset)| layout.seal(bundle, offset, crc32c))
             .collect()
     }
 }
@@ -273,7 +276,7 @@ fn make_tiles(
             tile_bytes[index * code..][..code].copy_from_slice(&row.codes);
             tile_bytes[scales_at + index * scale..][..scale].copy_from_slice(&row.scales);
         })?;
-        crcs.push(TileLayout::seal_with(tile_bytes, crc32c));
+        crcs.push(TileLayout::seal(tile_bytes, place, crc32c));
     }
     Ok(crcs)
 }

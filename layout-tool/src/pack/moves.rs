@@ -1,7 +1,7 @@
 //! Moves of stored codes that lose nothing: no weight is rounded a second time.
 
 use half::f16;
-use tessera_kernels::{BLOCK, WeightType, pack_codes};
+use tessera_kernels::{BLOCK, SuperScales, WeightType, pack_codes};
 
 use crate::source::SourceType;
 
@@ -28,9 +28,10 @@ pub const fn fidelity(from: SourceType, to: WeightType) -> Fidelity {
     match (from, to) {
         (_, W::F32)
         | (S::F16, W::F16)
-        | (S::Q4_0, W::Q4 | W::Q6 | W::Q8)
+        | (S::Q4_0, W::Q4 | W::Q5 | W::Q6 | W::Q8)
         | (S::Q4_1, W::Q4O)
-        | (S::Q5_0, W::Q6 | W::Q8)
+        | (S::Q4K, W::Q4K)
+        | (S::Q5_0, W::Q5 | W::Q6 | W::Q8)
         | (S::Q8_0 | S::Iq4Nl, W::Q8) => Fidelity::Exact,
         (S::Q4K, W::Q4O) => Fidelity::Codes,
         _ => Fidelity::Rounded,
@@ -53,8 +54,11 @@ pub fn move_row(
     if !to.is_quantized() || fidelity(from, to) == Fidelity::Rounded {
         return false;
     }
-    if from == S::Q4K {
+    if to == WeightType::Q4K {
         return q4_k(stored, codes, scales);
+    }
+    if from == S::Q4K {
+        return q4_k_codes(stored, codes, scales);
     }
     let blocks = stored.len() / from.block_bytes();
     let cols = blocks * BLOCK;
@@ -63,6 +67,7 @@ pub fn move_row(
     // Added to the signed value of a code, gives the stored code.
     let shift: i8 = match to {
         WeightType::Q4 => 8,
+        WeightType::Q5 => 16,
         WeightType::Q6 => 32,
         _ => 0,
     };
@@ -116,6 +121,28 @@ fn q5_0(stored: &[u8], out: &mut [u8; BLOCK], shift: i8) {
 
 /// Super-blocks of 256 with 6-bit scales: their codes already lie as pairs of blocks.
 fn q4_k(stored: &[u8], codes: &mut [u8], scales: &mut [u8]) -> bool {
+    let stored = stored.as_chunks::<144>().0.iter();
+    let out = codes.as_chunks_mut::<128>().0.iter_mut();
+    for ((stored, codes), scales) in stored.zip(out).zip(scales.as_chunks_mut().0) {
+        codes.copy_from_slice(&stored[16..]);
+        let packed: [(u8, u8); 8] = std::array::from_fn(|sub| scale_and_min(&stored[4..16], sub));
+        let super_scales = SuperScales {
+            d: u16::from_le_bytes([stored[0], stored[1]]),
+            // ggml takes the minimum off.
+            m: u16::from_le_bytes([stored[2], stored[3]]) ^ 0x8000,
+            scales: packed.map(|(scale, _)| scale),
+            minima: packed.map(|(_, min)| min),
+        };
+        *scales = super_scales.to_bytes();
+        if !(is_finite(&stored[..2]) && is_finite(&stored[2..4])) {
+            return false;
+        }
+    }
+    true
+}
+
+/// The same to blocks with scales of their own, which are rounded to f16.
+fn q4_k_codes(stored: &[u8], codes: &mut [u8], scales: &mut [u8]) -> bool {
     let minima_at = scales.len() / 2;
     let (scales, minima) = scales.split_at_mut(minima_at);
     let stored = stored.as_chunks::<144>().0.iter();
@@ -199,6 +226,7 @@ mod tests {
                     continue;
                 }
                 for blocks in [1, 2, 3, 18] {
+                    let blocks = blocks * to.cols_multiple() / from.block_len().max(32);
                     let mut bytes = stored(from, blocks, 77 + blocks as u64);
                     if from == SourceType::Q8_0 {
                         bytes

@@ -8,11 +8,11 @@ use tessera_kernels::WeightType;
 /// How the weights of all matrices are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Weights {
-    /// What loses least at about the source's size: 4-bit types stay 4-bit without loss, 5- and
-    /// 6-bit types become q6, 8-bit and float types q8.
+    /// What loses least at about the source's size: 4-bit types stay 4-bit without loss, 5-bit
+    /// types become q5 or q6, 6-bit types q6, 8-bit and float types q8.
     #[default]
     Auto,
-    /// Four bits from any source: q4o where the source has minima, else q4.
+    /// Four bits from any source: q4k or q4o where the source has minima, else q4.
     Q4,
     /// Eight bits from any source.
     Q8,
@@ -32,6 +32,10 @@ pub enum Choice {
     Q4,
     /// 4 bits with scale and minimum: 5 bits a weight.
     Q4o,
+    /// 4 bits with scale and minimum in super-blocks of 256: 4.5 bits a weight.
+    Q4k,
+    /// 5 bits around 16: 5.5 bits a weight.
+    Q5,
     /// 6 bits around 32: 6.5 bits a weight.
     Q6,
     /// 8 bits: 8.5 bits a weight.
@@ -49,6 +53,8 @@ impl Choice {
             Self::Auto => None,
             Self::Q4 => Some(WeightType::Q4),
             Self::Q4o => Some(WeightType::Q4O),
+            Self::Q4k => Some(WeightType::Q4K),
+            Self::Q5 => Some(WeightType::Q5),
             Self::Q6 => Some(WeightType::Q6),
             Self::Q8 => Some(WeightType::Q8),
             Self::F16 => Some(WeightType::F16),

@@ -28,12 +28,15 @@ pub const fn weight_type(from: SourceType, weights: Weights) -> WeightType {
     match weights {
         Weights::Auto => match from {
             S::Q4_0 => WeightType::Q4,
-            S::Q4_1 | S::Q4K | S::Q2K | S::Q3K => WeightType::Q4O,
-            S::Q5_0 | S::Q5_1 | S::Q5K | S::Q6K | S::Iq4Nl => WeightType::Q6,
+            S::Q4K => WeightType::Q4K,
+            S::Q4_1 | S::Q2K | S::Q3K => WeightType::Q4O,
+            S::Q5_0 => WeightType::Q5,
+            S::Q5_1 | S::Q5K | S::Q6K | S::Iq4Nl => WeightType::Q6,
             S::Q8_0 | S::F16 | S::Bf16 | S::F32 => WeightType::Q8,
         },
         Weights::Q4 => match from {
-            S::Q4_1 | S::Q4K | S::Q2K => WeightType::Q4O,
+            S::Q4K => WeightType::Q4K,
+            S::Q4_1 | S::Q2K => WeightType::Q4O,
             _ => WeightType::Q4,
         },
         Weights::Q8 => WeightType::Q8,

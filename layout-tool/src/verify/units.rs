@@ -164,7 +164,7 @@ impl Run {
                     let data = rows * map.tile.ty.row_bytes(map.tile.cols);
                     let padding = &unit[data..unit.len() - 4];
                     let offset = self.offset + at as u64;
-                    let intact = TileLayout::is_intact(unit, crc32c);
+                    let intact = TileLayout::is_intact(unit, offset, crc32c);
                     let zero = padding.iter().all(|byte| *byte == 0);
                     checked.note(|| unit_name(image, offset), offset, intact, zero);
                     checked.unit_crcs.push(crc_before(unit, unit.len()));
@@ -174,7 +174,7 @@ impl Run {
             Kind::Bundles(layout) => {
                 for (index, unit) in bytes.chunks_exact(layout.bytes()).enumerate() {
                     let offset = self.offset + (index * layout.bytes()) as u64;
-                    let intact = layout.is_intact(unit, crc32c);
+                    let intact = layout.is_intact(unit, offset, crc32c);
                     let zero = bundle_padding_is_zero(&layout, unit);
                     checked.note(|| unit_name(image, offset), offset, intact, zero);
                     checked

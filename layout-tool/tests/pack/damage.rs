@@ -75,6 +75,23 @@ fn a_flipped_byte_is_found_in_every_section() {
     }
 }
 
+/// Two units that are each intact, but in each other's place.
+#[test]
+fn swapped_units_are_found() {
+    let folder = folder();
+    let path = image(folder.path(), &SPEC);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let file = ImageFile::open(&path).unwrap();
+    let map = file.image().ffn(0, 0);
+    let (first, size) = (map.offset as usize, map.bundle.bytes());
+    let (one, two) = bytes[first..].split_at_mut(size);
+    one.swap_with_slice(&mut two[..size]);
+    std::fs::write(&path, bytes).unwrap();
+    let damages = check(&path).unwrap().damages;
+    let faults: Vec<_> = damages.iter().map(|damage| damage.fault).collect();
+    assert_eq!(faults, [Fault::Checksum; 2]);
+}
+
 #[test]
 fn damage_to_the_head_is_found() {
     let folder = folder();

@@ -47,14 +47,14 @@ fn auto_keeps_what_the_source_has() {
     let lossless = [
         (S::Q4_0, WeightType::Q4),
         (S::Q4_1, WeightType::Q4O),
+        (S::Q4K, WeightType::Q4K),
+        (S::Q5_0, WeightType::Q5),
         (S::Q8_0, WeightType::Q8),
     ];
     for (from, to) in lossless {
         assert_eq!(weight_type(from, Weights::Auto), to);
         assert_eq!(fidelity(from, to), Fidelity::Exact);
     }
-    assert_eq!(weight_type(S::Q4K, Weights::Auto), WeightType::Q4O);
-    assert_eq!(fidelity(S::Q4K, WeightType::Q4O), Fidelity::Codes);
     assert_eq!(weight_type(S::F16, Weights::Auto), WeightType::Q8);
     for from in S::ALL {
         assert_eq!(
@@ -62,7 +62,7 @@ fn auto_keeps_what_the_source_has() {
             Fidelity::Exact
         );
         let four = weight_type(from, Weights::Q4);
-        assert!(matches!(four, WeightType::Q4 | WeightType::Q4O));
+        assert_eq!(four.code_bytes(256), 128, "{four:?}");
     }
 }
 

@@ -42,7 +42,8 @@ fn bound(ty: WeightType) -> f64 {
         WeightType::F16 => 0.0005,
         WeightType::Q8 => 0.008,
         WeightType::Q6 => 0.03,
-        WeightType::Q4O => 0.10,
+        WeightType::Q5 => 0.06,
+        WeightType::Q4O | WeightType::Q4K => 0.10,
         WeightType::Q4 => 0.12,
     }
 }

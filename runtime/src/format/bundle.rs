@@ -5,6 +5,7 @@ use core::ops::Range;
 use tessera_kernels::{Rows, WeightType};
 
 use super::PAGE_BYTES;
+use super::checksum_of_offset;
 use super::field::{put_u32, u32_at};
 
 /// Bytes at the end of the first part that hold the checksums of the rest and of the first part.
@@ -13,9 +14,9 @@ const CRC_BYTES: usize = 8;
 /// Layout of a bundle of k neurons over a residual stream of `dim` elements.
 ///
 /// First part, whole pages: gate codes (k rows), gate scales, up scales, down scales (k rows each),
-/// zeros, CRC-32C of the second part, CRC-32C of all that precedes in the first part. Second part,
-/// whole pages: up codes, down codes (k rows each), zeros. All three are rows over `dim`: a down
-/// column is stored as a row.
+/// zeros, CRC-32C of the second part, CRC-32C of the bundle's offset in the image (u64) and all
+/// that precedes in the first part. Second part, whole pages: up codes, down codes (k rows each),
+/// zeros. All three are rows over `dim`: a down column is stored as a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BundleLayout {
     /// Width of the residual stream.
@@ -159,26 +160,24 @@ impl BundleLayout {
         bundle[scales_at + index * scale..][..scale].copy_from_slice(scales);
     }
 
-    /// Writes the checksums of a finished bundle.
-    pub fn seal(&self, bundle: &mut [u8]) {
-        self.seal_with(bundle, tessera_kernels::Kernels::SCALAR.crc32c);
-    }
-
-    /// The same with the kernel `crc32c`; returns the first part's checksum, which covers all.
-    pub fn seal_with(&self, bundle: &mut [u8], crc32c: fn(u32, &[u8]) -> u32) -> u32 {
+    /// Writes the checksums of a finished bundle that will lie at `offset`; returns the first
+    /// part's, which covers all. `crc32c` is the kernel that computes them.
+    pub fn seal(&self, bundle: &mut [u8], offset: u64, crc32c: fn(u32, &[u8]) -> u32) -> u32 {
         let (first, rest) = bundle.split_at_mut(self.first_bytes());
         let at = first.len() - CRC_BYTES;
         put_u32(first, at, crc32c(0, rest));
-        let crc = crc32c(0, &first[..at + 4]);
+        let crc = crc32c(checksum_of_offset(offset, crc32c), &first[..at + 4]);
         put_u32(first, at + 4, crc);
         crc
     }
 
-    /// True if both checksums of a bundle are right. `crc32c` is the kernel that computes them.
-    pub fn is_intact(&self, bundle: &[u8], crc32c: fn(u32, &[u8]) -> u32) -> bool {
+    /// True if this is the bundle that belongs at `offset`, and both its checksums are right.
+    pub fn is_intact(&self, bundle: &[u8], offset: u64, crc32c: fn(u32, &[u8]) -> u32) -> bool {
         let (first, rest) = bundle.split_at(self.first_bytes());
         let at = first.len() - CRC_BYTES;
-        crc32c(0, &first[..at + 4]) == u32_at(first, at + 4) && crc32c(0, rest) == u32_at(first, at)
+        let seed = checksum_of_offset(offset, crc32c);
+        crc32c(seed, &first[..at + 4]) == u32_at(first, at + 4)
+            && crc32c(0, rest) == u32_at(first, at)
     }
 }
 
@@ -223,7 +222,8 @@ mod tests {
                 ],
             );
         }
-        layout.seal(&mut bundle);
+        let crc32c = tessera_kernels::Kernels::SCALAR.crc32c;
+        layout.seal(&mut bundle, 4096, crc32c);
         let parts = layout.view(&bundle);
         for index in 0..2 {
             let step = index as u8;
@@ -232,11 +232,11 @@ mod tests {
             assert_eq!(parts.down.codes(index), [5 + step; 64]);
             assert_eq!(parts.down.scales(index), [15 + step; 4]);
         }
-        let crc32c = tessera_kernels::Kernels::SCALAR.crc32c;
-        assert!(layout.is_intact(&bundle, crc32c));
+        assert!(layout.is_intact(&bundle, 4096, crc32c));
+        assert!(!layout.is_intact(&bundle, 0, crc32c));
         for at in 0..bundle.len() {
             bundle[at] ^= 1;
-            assert!(!layout.is_intact(&bundle, crc32c), "byte {at}");
+            assert!(!layout.is_intact(&bundle, 4096, crc32c), "byte {at}");
             bundle[at] ^= 1;
         }
     }

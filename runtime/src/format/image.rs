@@ -214,13 +214,8 @@ impl<'a> Image<'a> {
             entry: entry as u32,
             number,
         })?;
-        let block = if ty.is_quantized() {
-            tessera_kernels::BLOCK as u64
-        } else {
-            1
-        };
-        let cols = section.cols as u64;
-        self.check_field(entry, "cols", cols, cols.next_multiple_of(block))?;
+        let (cols, multiple) = (section.cols as u64, ty.cols_multiple() as u64);
+        self.check_field(entry, "cols", cols, cols.next_multiple_of(multiple))?;
         Ok(ty)
     }
 
@@ -241,6 +236,10 @@ impl<'a> Image<'a> {
         let allowed = unit_rows.clamp(1, rows) as u64;
         self.check_field(entry, "tile rows", unit_rows as u64, allowed)?;
         let map = self.matrix(entry);
+        // Before sizes are computed in usize, which may have 32 bits.
+        let weight_bytes = unit_rows as u64 * map.tile.ty.row_bytes(cols) as u64;
+        let largest = weight_bytes.min(UNIT_BYTES_MAX as u64);
+        self.check_field(entry, "tile bytes", weight_bytes, largest)?;
         let tile_bytes = map.tile.tile_bytes(unit_rows);
         self.check_field(
             entry,

@@ -4,6 +4,7 @@ use tessera_kernels::{Rows, WeightType};
 
 use super::PAGE_BYTES;
 use super::bundle::BundleLayout;
+use super::checksum_of_offset;
 use super::field::{put_u32, u32_at};
 
 /// Bytes at a tile's end that hold its checksum.
@@ -12,8 +13,8 @@ const CRC_BYTES: usize = 4;
 /// How consecutive rows make a tile.
 ///
 /// A tile of R rows: codes of the R rows, scales of the R rows, zeros, and in its last four bytes
-/// the CRC-32C of all that precedes. It takes whole pages. The last tile of a matrix may have fewer
-/// rows and then takes only the pages that those need.
+/// the CRC-32C of its offset in the image (u64) and all that precedes. It takes whole pages. The
+/// last tile of a matrix may have fewer rows and then takes only the pages that those need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TileLayout {
     /// Type of the weights.
@@ -48,23 +49,19 @@ impl TileLayout {
         )
     }
 
-    /// Writes the checksum of a finished tile.
-    pub fn seal(tile: &mut [u8]) {
-        Self::seal_with(tile, tessera_kernels::Kernels::SCALAR.crc32c);
-    }
-
-    /// The same with the kernel `crc32c`; returns the checksum.
-    pub fn seal_with(tile: &mut [u8], crc32c: fn(u32, &[u8]) -> u32) -> u32 {
+    /// Writes the checksum of a finished tile that will lie at `offset`, and returns it. `crc32c`
+    /// is the kernel that computes it.
+    pub fn seal(tile: &mut [u8], offset: u64, crc32c: fn(u32, &[u8]) -> u32) -> u32 {
         let at = tile.len() - CRC_BYTES;
-        let crc = crc32c(0, &tile[..at]);
+        let crc = crc32c(checksum_of_offset(offset, crc32c), &tile[..at]);
         put_u32(tile, at, crc);
         crc
     }
 
-    /// True if the tile's checksum is right. `crc32c` is the kernel that computes it.
-    pub fn is_intact(tile: &[u8], crc32c: fn(u32, &[u8]) -> u32) -> bool {
+    /// True if this is the tile that belongs at `offset`, and its checksum is right.
+    pub fn is_intact(tile: &[u8], offset: u64, crc32c: fn(u32, &[u8]) -> u32) -> bool {
         let at = tile.len() - CRC_BYTES;
-        crc32c(0, &tile[..at]) == u32_at(tile, at)
+        crc32c(checksum_of_offset(offset, crc32c), &tile[..at]) == u32_at(tile, at)
     }
 }
 
@@ -111,7 +108,8 @@ impl MatrixMap {
 
     /// Offset and bytes of tile `tile`.
     pub fn tile_place(&self, tile: usize) -> (u64, usize) {
-        let offset = self.offset + (tile * self.tile.tile_bytes(self.tile.rows)) as u64;
+        let full_bytes = self.tile.tile_bytes(self.tile.rows) as u64;
+        let offset = self.offset + tile as u64 * full_bytes;
         (offset, self.tile.tile_bytes(self.tile_rows(tile)))
     }
 
@@ -136,7 +134,7 @@ pub struct FfnMap {
 impl FfnMap {
     /// Offset of the bundle that holds `neuron`, which must be its first.
     pub fn bundle_offset(&self, neuron: usize) -> u64 {
-        self.offset + (neuron / self.bundle.neurons * self.bundle.bytes()) as u64
+        self.offset + (neuron / self.bundle.neurons) as u64 * self.bundle.bytes() as u64
     }
 
     /// Bytes of the bundles of `neurons` neurons.
@@ -157,7 +155,8 @@ mod tests {
     #[test]
     fn tiles_waste_little_and_never_exceed_the_matrix() {
         for ty in WeightType::ALL {
-            for cols in [64, 576, 1536, 4096, 14336] {
+            for cols in [64usize, 576, 1536, 4096, 14336] {
+                let cols = cols.next_multiple_of(ty.cols_multiple());
                 for rows in [1, 7, 192, 151_936] {
                     let best = choose_tile_rows(ty, rows, cols, 65536);
                     assert!(best >= 1 && best <= rows, "{ty:?} {rows} {cols}: {best}");
@@ -177,14 +176,15 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_breaks_a_tile() {
+    fn a_flipped_bit_or_another_place_breaks_a_tile() {
         let mut tile = [3u8; 4096];
-        TileLayout::seal(&mut tile);
         let crc32c = tessera_kernels::Kernels::SCALAR.crc32c;
-        assert!(TileLayout::is_intact(&tile, crc32c));
+        TileLayout::seal(&mut tile, 8192, crc32c);
+        assert!(TileLayout::is_intact(&tile, 8192, crc32c));
+        assert!(!TileLayout::is_intact(&tile, 4096, crc32c));
         for at in [0, 77, 4091, 4092, 4095] {
             tile[at] ^= 16;
-            assert!(!TileLayout::is_intact(&tile, crc32c), "byte {at}");
+            assert!(!TileLayout::is_intact(&tile, 8192, crc32c), "byte {at}");
             tile[at] ^= 16;
         }
     }

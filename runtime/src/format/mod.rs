@@ -26,6 +26,12 @@ pub const SECTION_ALIGN_BYTES: u64 = 16384;
 /// Tiles, bundles and the matrices of one attention section begin at multiples of this.
 pub const PAGE_BYTES: usize = 4096;
 
+/// What the checksum of a tile or bundle continues from: the CRC-32C of its offset. So a unit that
+/// is intact, but lies where another belongs, is noticed.
+fn checksum_of_offset(offset: u64, crc32c: fn(u32, &[u8]) -> u32) -> u32 {
+    crc32c(0, &offset.to_le_bytes())
+}
+
 /// CRC-32C of `bytes`.
 pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     (tessera_kernels::Kernels::SCALAR.crc32c)(0, bytes)

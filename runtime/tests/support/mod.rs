@@ -15,6 +15,7 @@ use tessera_runtime::shape::Shape;
 #[derive(Debug, Clone, Copy)]
 pub struct Recipe {
     pub seed: u64,
+    pub dim: usize,
     pub attention: WeightType,
     pub gate_up: WeightType,
     pub down: WeightType,
@@ -29,6 +30,7 @@ impl Default for Recipe {
     fn default() -> Self {
         Recipe {
             seed: 1,
+            dim: 96,
             attention: WeightType::Q4O,
             gate_up: WeightType::Q4O,
             down: WeightType::Q8,
@@ -44,7 +46,7 @@ impl Default for Recipe {
 impl Recipe {
     pub fn shape(&self) -> Shape {
         Shape {
-            dim: 96,
+            dim: self.dim,
             ffn_dim: 320,
             n_layers: 3,
             n_heads: 6,
@@ -115,7 +117,8 @@ impl Writer {
                 let at = tile.scales_at(rows) + row * scales.len();
                 bytes[at..at + scales.len()].copy_from_slice(&scales);
             }
-            TileLayout::seal(&mut bytes);
+            let at = self.bytes.len() as u64;
+            TileLayout::seal(&mut bytes, at, Kernels::SCALAR.crc32c);
             self.bytes.extend(bytes);
         }
         let mut section = Section::new(kind, layer, NO_INDEX, offset, map.bytes());
@@ -143,7 +146,8 @@ impl Writer {
                 let rows = [&gate, &up, &down].map(|(codes, scales)| (&codes[..], &scales[..]));
                 layout.put_neuron(&mut bundle, index, rows);
             }
-            layout.seal(&mut bundle);
+            let at = self.bytes.len() as u64;
+            layout.seal(&mut bundle, at, Kernels::SCALAR.crc32c);
             self.bytes.extend(bundle);
         }
         let bytes = self.bytes.len() as u64 - offset;

@@ -5,7 +5,7 @@ use core::arch::asm;
 
 use bytemuck::must_cast_ref;
 
-use crate::arch::simd::{Q4, Q4O, Q6, Q8, Simd, Simd8};
+use crate::arch::simd::{Q5, Q6, Q8, Simd, Simd8, is_4bit};
 
 /// How bytes are multiplied and summed.
 pub(super) trait Flavor: Copy {
@@ -209,7 +209,7 @@ unsafe fn dot2<X: Flavor, const TY: u8>(
         for i in 0..2 {
             if X::SDOT {
                 acc[i] = sdot(sdot(acc[i], w[0][i], a[0][i]), w[1][i], a[1][i]);
-            } else if TY == Q4 || TY == Q4O {
+            } else if is_4bit(TY) {
                 // Eight times 15 * 127 fit i16.
                 let low = mlal_low(vreinterpretq_s16_s32(acc[2 * i]), w[0][i], a[0][i]);
                 let high = mlal_high(vreinterpretq_s16_s32(acc[2 * i + 1]), w[0][i], a[0][i]);
@@ -237,7 +237,7 @@ unsafe fn done<X: Flavor, const TY: u8>(acc: [int32x4_t; 4]) -> W {
             return [acc[0], acc[1]];
         }
         let mut pairs = acc;
-        if TY == Q4 || TY == Q4O {
+        if is_4bit(TY) {
             for i in 0..4 {
                 pairs[i] = vpaddlq_s16(vreinterpretq_s16_s32(acc[i]));
             }
@@ -254,6 +254,7 @@ impl<X: Flavor> Simd8 for Neon<X> {
         fn floats_of(self, a: V) -> F = [vreinterpretq_f32_u8(a[0]), vreinterpretq_f32_u8(a[1])];
         fn words(self, words: &[i32; 8]) -> W
             = [vld1q_s32(words.as_ptr()), vld1q_s32(words[4..].as_ptr())];
+        fn super_scales(self, bytes: &[u8; 16]) -> [F; 2] = super_scales(bytes);
         fn halves(self, halves: &[u8; 16]) -> F = halves_to_f(vld1q_u8(halves.as_ptr()));
         fn split4(self, a: V) -> [V; 2] = [
             [vandq_u8(a[0], vdupq_n_u8(15)), vandq_u8(a[1], vdupq_n_u8(15))],
@@ -423,8 +424,77 @@ unsafe fn pair<X: Flavor, const TY: u8>(s: Neon<X>, bytes: &[u8]) -> [V; 2] {
                     [vorrq_u8(odd[0], bits[2]), vorrq_u8(odd[1], bits[3])],
                 ]
             }
+            Q5 => {
+                let (low, high) = bytes.as_chunks::<40>().0[0].split_at(32);
+                let [even, odd] = s.split4(s.bytes(&low.as_chunks().0[0]));
+                let high = vld1_u8(high.as_ptr());
+                [
+                    [
+                        vorrq_u8(even[0], fifth_bits::<0>(high)),
+                        vorrq_u8(even[1], fifth_bits::<2>(high)),
+                    ],
+                    [
+                        vorrq_u8(odd[0], fifth_bits::<4>(high)),
+                        vorrq_u8(odd[1], fifth_bits::<6>(high)),
+                    ],
+                ]
+            }
             _ => s.split4(s.bytes(&bytes.as_chunks().0[0])),
         }
+    }
+}
+
+/// 16 in each of the bytes whose bit is set, of the 16 bits from byte `AT` on.
+#[inline(always)]
+unsafe fn fifth_bits<const AT: u8>(bits: uint8x8_t) -> uint8x16_t {
+    // SAFETY: the caller's.
+    unsafe {
+        let low = vtbl1_u8(bits, vdup_n_u8(AT));
+        let high = vtbl1_u8(bits, vdup_n_u8(AT + 1));
+        let mask = vcreate_u8(0x8040_2010_0804_0201);
+        let set = vtstq_u8(vcombine_u8(low, high), vcombine_u8(mask, mask));
+        vandq_u8(set, vdupq_n_u8(16))
+    }
+}
+
+/// See [`Simd8::super_scales`].
+#[inline(always)]
+unsafe fn super_scales(bytes: &[u8; 16]) -> [F; 2] {
+    // SAFETY: the caller's; the loads are of arrays.
+    unsafe {
+        let all = vld1q_u8(bytes.as_ptr());
+        let units = halves_to_f(all)[0];
+        let bytes = vget_low_u8(vextq_u8::<4>(all, all));
+        let scales = vand_u8(bytes, vdup_n_u8(63));
+        // The four bytes of low halves, each for two minima.
+        let low = vtbl1_u8(vget_high_u8(all), vcreate_u8(0x0707_0606_0505_0404));
+        let odd = vcreate_u8(0xff00_ff00_ff00_ff00);
+        let low = vbsl_u8(odd, vshr_n_u8::<4>(low), vand_u8(low, vdup_n_u8(15)));
+        let high = vand_u8(vshr_n_u8::<2>(bytes), vdup_n_u8(0x30));
+        let (d, m) = (widened(scales), widened(vorr_u8(low, high)));
+        [
+            [
+                vmulq_laneq_f32::<0>(d[0], units),
+                vmulq_laneq_f32::<0>(d[1], units),
+            ],
+            [
+                vmulq_laneq_f32::<1>(m[0], units),
+                vmulq_laneq_f32::<1>(m[1], units),
+            ],
+        ]
+    }
+}
+
+/// Eight bytes as floats.
+#[inline(always)]
+unsafe fn widened(bytes: uint8x8_t) -> F {
+    // SAFETY: the caller's.
+    unsafe {
+        let halves = vmovl_u8(bytes);
+        [
+            vcvtq_f32_u32(vmovl_u16(vget_low_u16(halves))),
+            vcvtq_f32_u32(vmovl_u16(vget_high_u16(halves))),
+        ]
     }
 }
 

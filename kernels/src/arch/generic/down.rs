@@ -5,8 +5,10 @@
 use super::ahead::Ahead;
 use super::by_type;
 use super::float::{code, four_halves, padded, scale_of};
-use super::matvec::{four_of_bytes, pair_or_last};
-use crate::arch::simd::{Q4, Q4O, Q6, Simd8, chunk_at, code_bytes, correction};
+use super::matvec::{eight_scales, four_of_bytes, pair_or_last};
+use crate::arch::simd::{
+    Q4O, Q5, Q6, Simd8, chunk_at, code_bytes, correction, has_offset, is_4bit,
+};
 use crate::block::{BLOCK, GROUP, WeightType};
 use crate::check;
 use crate::math::f16_to_f32;
@@ -126,11 +128,13 @@ impl Coefficients {
         for (n, (scales, &h)) in w.scales().iter().zip(h).enumerate() {
             let h = s.splat(h);
             s.prefetch(scales, scales_ahead);
-            g[n] = s.mul(h, halves_at::<S, FEW>(s, scales, first, blocks));
-            top = s.max_w(top, s.and_w(magnitude, s.bits(g[n])));
             if TY == Q4O {
                 s.prefetch(scales, blocks * 2 + scales_ahead);
-                let m = halves_at::<S, FEW>(s, scales, blocks + first, blocks);
+            }
+            let [d, m] = scales_at::<S, TY, FEW>(s, scales, first, blocks);
+            g[n] = s.mul(h, d);
+            top = s.max_w(top, s.and_w(magnitude, s.bits(g[n])));
+            if has_offset(TY) {
                 offset = s.add(offset, s.mul(h, m));
             }
         }
@@ -154,13 +158,22 @@ impl Coefficients {
     }
 }
 
-/// Eight f16 of a row's scales from `first` on; where there are `FEW`, `blocks`.
+/// Scales and minima of eight blocks of a row from `first` on; where there are `FEW`, of all.
 #[inline(always)]
-fn halves_at<S: Simd8, const FEW: bool>(s: S, scales: &[u8], first: usize, blocks: usize) -> S::F {
-    if FEW {
-        s.halves(&padded(0, &scales[first * 2..][..blocks * 2]))
+fn scales_at<S: Simd8, const TY: u8, const FEW: bool>(
+    s: S,
+    scales: &[u8],
+    first: usize,
+    blocks: usize,
+) -> [S::F; 2] {
+    if !FEW {
+        return eight_scales::<S, TY>(s, scales, first * 2, blocks * 2);
+    }
+    let d = s.halves(&padded(0, &scales[..blocks * 2]));
+    if has_offset(TY) {
+        [d, s.halves(&padded(0, &scales[blocks * 2..][..blocks * 2]))]
     } else {
-        s.halves(&scales[first * 2..][..16].as_chunks().0[0])
+        [d, d]
     }
 }
 
@@ -212,13 +225,14 @@ impl<'a> Quads<'a> {
             unsafe {
                 match TY {
                     _ if !WHOLE => [even[i], odd[i]] = pair_or_last::<S, TY>(s, row, pair),
-                    Q4 | Q4O => even[i] = s.bytes(chunk_at(row, at)),
+                    _ if is_4bit(TY) => even[i] = s.bytes(chunk_at(row, at)),
+                    Q5 => [even[i], odd[i]] = s.pair::<TY>(chunk_at::<40>(row, at)),
                     Q6 => [even[i], odd[i]] = s.pair::<TY>(chunk_at::<48>(row, at)),
                     _ => [even[i], odd[i]] = s.pair::<TY>(chunk_at::<64>(row, at)),
                 }
             }
         }
-        if !WHOLE || TY != Q4 && TY != Q4O {
+        if !WHOLE || !is_4bit(TY) {
             return [s.zip4(even), s.zip4(odd)];
         }
         let both = s.zip4(even);
@@ -259,7 +273,7 @@ fn add_pair<S: Simd8, const TY: u8>(
         let mut p = [scale; 4];
         for k in 0..4 {
             let dot = s.to_f(s.done::<TY>(sums[b][k]));
-            p[k] = if TY == Q4O {
+            p[k] = if has_offset(TY) {
                 s.add(s.mul(scale, dot), offset)
             } else {
                 // Both are integers below 2^24, so their sum is exact.

@@ -7,10 +7,10 @@ use super::by_type;
 use super::down::{QUAD, QUADS, Quads, float_at};
 use super::float::{code, scale_of};
 use super::panel::carve;
-use crate::arch::simd::{Q4O, Simd, Simd8, correction, zip_column};
+use crate::arch::simd::{Simd, Simd8, correction, has_offset, zip_column};
 use crate::block::{BLOCK, GROUP, WeightType};
 use crate::check;
-use crate::quantize::scale_at;
+use crate::quantize::block_scale;
 use crate::view::NeuronRows;
 
 /// Most lanes of any vector type.
@@ -107,7 +107,7 @@ fn quantized<P: Simd8, S: Simd, const TY: u8>(
             if index * BLOCK >= cols.end {
                 break;
             }
-            let block = Block::new::<TY>(w, index, codes);
+            let block = Block::new(w, index, codes);
             let acc = &mut acc[(index * BLOCK - cols.start) * tokens..][..BLOCK * tokens];
             for first in (0..whole).step_by(S::LANES) {
                 let mut lanes = Lanes {
@@ -180,17 +180,10 @@ fn zip_pair<P: Simd8, const TY: u8>(
 
 impl<'a> Block<'a> {
     #[inline(always)]
-    fn new<const TY: u8>(
-        w: &NeuronRows<'_>,
-        index: usize,
-        codes: &'a mut [[[u8; QUAD]; BLOCK]; QUADS],
-    ) -> Self {
+    fn new(w: &NeuronRows<'_>, index: usize, codes: &'a mut [[[u8; QUAD]; BLOCK]; QUADS]) -> Self {
         let (mut d, mut m) = ([0.0; GROUP], [0.0; GROUP]);
         for (n, scales) in w.scales().iter().enumerate() {
-            d[n] = scale_at(scales, index);
-            if TY == Q4O {
-                m[n] = scale_at(scales, w.cols() / BLOCK + index);
-            }
+            (d[n], m[n]) = block_scale(w.ty(), w.cols(), scales, index);
         }
         Block {
             codes,
@@ -210,7 +203,7 @@ fn add_lanes<S: Simd, const TY: u8>(s: S, block: &Block<'_>, lanes: &mut Lanes<'
         let h = s.floats_at(lanes.h, n * lanes.h_stride + lanes.first);
         let g = s.mul(h, s.splat(block.d[n]));
         top = s.max_w(top, s.and_w(magnitude, s.bits(g)));
-        if TY == Q4O {
+        if has_offset(TY) {
             offset = s.add(offset, s.mul(h, s.splat(block.m[n])));
         }
     }
@@ -239,7 +232,7 @@ fn add_lanes<S: Simd, const TY: u8>(s: S, block: &Block<'_>, lanes: &mut Lanes<'
         }
         let dot = s.to_f(s.add_w(s.done::<TY>(acc), term));
         let mut p = s.mul(scale, dot);
-        if TY == Q4O {
+        if has_offset(TY) {
             p = s.add(p, offset);
         }
         let at = zip_column(at) * lanes.acc_stride + lanes.first;

@@ -5,7 +5,7 @@ use bytemuck::{cast_slice, must_cast};
 use super::by_type;
 use super::matvec::{self, Token};
 use super::panel::{Panel, carve};
-use crate::arch::simd::{Q4O, Simd, Simd8, offset_shift};
+use crate::arch::simd::{Simd, Simd8, has_offset, offset_shift};
 use crate::block::{BLOCK, WeightType};
 use crate::check;
 use crate::dispatch::TOKENS_AT_ONCE;
@@ -74,7 +74,8 @@ struct Batch<'a> {
     q: &'a [[[u8; 4]; 8]],
     /// (blocks, tokens)
     scales: &'a [f32],
-    /// (blocks, tokens): i32 to add to a product of codes; for `Q4O` f32 `s_b * f32(t_b)`.
+    /// (blocks, tokens): i32 to add to a product of codes; for weights with an offset f32
+    /// `s_b * f32(t_b)`.
     terms: &'a [u32],
 }
 
@@ -179,6 +180,7 @@ fn fill_terms<P: Simd8, S: Simd, const TY: u8>(
 fn terms_of<P: Simd8, S: Simd, const TY: u8>(p: P, scales: P::F, sums: P::W) -> P::F {
     match offset_shift(TY, S::Q8_BIAS) {
         Some(3) => p.as_floats(p.sub_w(p.splat_w(0), p.shift_left::<3>(sums))),
+        Some(4) => p.as_floats(p.sub_w(p.splat_w(0), p.shift_left::<4>(sums))),
         Some(5) => p.as_floats(p.sub_w(p.splat_w(0), p.shift_left::<5>(sums))),
         Some(_) => p.as_floats(p.sub_w(p.splat_w(0), p.shift_left::<7>(sums))),
         None => p.mul(scales, p.to_f(sums)),
@@ -278,7 +280,7 @@ fn accumulator<S: Simd, const TY: u8, const T: usize>(
                 dot = s.add_w(dot, s.splat_w(terms[t] as i32));
             }
             let mut p = s.mul(s.mul(d, s.splat(scales[t])), s.to_f(dot));
-            if TY == Q4O {
+            if has_offset(TY) {
                 let m = s.floats(&panel.m[block]);
                 p = s.add(p, s.mul(m, s.splat(f32::from_bits(terms[t]))));
             }

@@ -5,7 +5,7 @@ use bytemuck::{cast_slice, must_cast_ref};
 use super::ahead::Ahead;
 use super::by_type;
 use super::float::{Sums, four, four_halves, padded};
-use crate::arch::simd::{Q4O, Simd8, code_bytes, correction, scale_bytes};
+use crate::arch::simd::{Q4K, Simd8, code_bytes, correction, has_offset, scale_bytes};
 use crate::block::{BLOCK, WeightType};
 use crate::check;
 use crate::view::{Activations, Rows};
@@ -151,10 +151,9 @@ fn rows<S: Simd8, const TY: u8, const R: usize>(
                 let pair = s.pair::<TY>(&codes[p * code_bytes::<TY>(2)..][..code_bytes::<TY>(2)]);
                 [all[2 * p], all[2 * p + 1]] = pair;
             }
-            let d = s.halves(&scales[r][g * 16..].as_chunks().0[0]);
+            let [d, m] = eight_scales::<S, TY>(s, scales[r], g * 16, minima_at);
             let mut p = a.products::<TY>(s, s.blocks::<TY, BLOCKS>(all, q), d);
-            if TY == Q4O {
-                let m = s.halves(&scales[r][minima_at + g * 16..].as_chunks().0[0]);
+            if has_offset(TY) {
                 p = s.add(p, s.mul(m, a.offsets));
             }
             acc[r] = s.add(acc[r], p);
@@ -171,6 +170,27 @@ fn rows<S: Simd8, const TY: u8, const R: usize>(
         out[r] = s.tree(acc[r]);
     }
     out
+}
+
+/// Scales of eight blocks, whose own stand at `at` of a row's, and their minima where there are
+/// any: `minima_at` after the scales, or in the same bytes.
+#[inline(always)]
+pub(super) fn eight_scales<S: Simd8, const TY: u8>(
+    s: S,
+    scales: &[u8],
+    at: usize,
+    minima_at: usize,
+) -> [S::F; 2] {
+    let eight = &scales[at..].as_chunks().0[0];
+    if TY == Q4K {
+        return s.super_scales(eight);
+    }
+    let d = s.halves(eight);
+    if has_offset(TY) {
+        [d, s.halves(&scales[minima_at + at..].as_chunks().0[0])]
+    } else {
+        [d, d]
+    }
 }
 
 /// What eight blocks of activations give to every row.
@@ -221,7 +241,7 @@ fn add_tails<S: Simd8, const TY: u8, const R: usize, const N: usize>(
         }
         let d = s.halves(&last_halves(scales[r], first, count));
         let mut p = a.products::<TY>(s, s.blocks::<TY, N>(all, &x.tail.q), d);
-        if TY == Q4O {
+        if has_offset(TY) {
             let m = s.halves(&last_halves(scales[r], x.blocks + first, count));
             p = s.add(p, s.mul(m, a.offsets));
         }

@@ -3,9 +3,9 @@
 use bytemuck::Pod;
 
 use super::matvec::pair_or_last;
-use crate::arch::simd::{Q4O, Simd, Simd8};
+use crate::arch::simd::{Simd, Simd8, has_offset};
 use crate::block::BLOCK;
-use crate::quantize::scale_at;
+use crate::quantize::block_scale;
 use crate::view::Rows;
 
 /// Alignment of every part of scratch.
@@ -27,7 +27,7 @@ pub(super) struct Panel<'a, S: Simd> {
     pub codes: &'a mut [[S::Bytes; 8]],
     /// (blocks): scale of each row.
     pub d: &'a mut [S::Floats],
-    /// (blocks): minimum of each row, for `Q4O`.
+    /// (blocks): minimum of each row, for weights with an offset.
     pub m: &'a mut [S::Floats],
 }
 
@@ -79,24 +79,21 @@ impl<'a, S: Simd> Panel<'a, S> {
 
     #[inline(always)]
     fn fill_scales<const TY: u8>(&mut self, w: &Rows<'_>, first: usize, rows: usize) {
-        let blocks = w.cols() / BLOCK;
+        let (ty, cols) = (w.ty(), w.cols());
         let d: &mut [f32] = bytemuck::cast_slice_mut(self.d);
         let m: &mut [f32] = bytemuck::cast_slice_mut(self.m);
         for r in 0..S::LANES {
             let scales = if r < rows { w.scales(first + r) } else { &[] };
-            for block in 0..blocks {
+            for block in 0..cols / BLOCK {
                 let at = block * S::LANES + r;
-                d[at] = if r < rows {
-                    scale_at(scales, block)
+                let (scale, min) = if r < rows {
+                    block_scale(ty, cols, scales, block)
                 } else {
-                    0.0
+                    (0.0, 0.0)
                 };
-                if TY == Q4O {
-                    m[at] = if r < rows {
-                        scale_at(scales, blocks + block)
-                    } else {
-                        0.0
-                    };
+                d[at] = scale;
+                if has_offset(TY) {
+                    m[at] = min;
                 }
             }
         }

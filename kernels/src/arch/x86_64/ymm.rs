@@ -4,7 +4,7 @@ use core::arch::x86_64::*;
 
 use bytemuck::{must_cast, must_cast_ref};
 
-use crate::arch::simd::{Q4, Q4O, Q6, Q8, Simd, Simd8};
+use crate::arch::simd::{Q5, Q6, Q8, Simd, Simd8, is_4bit};
 
 /// How bytes are multiplied and summed.
 pub(super) trait Flavor: Copy {
@@ -147,7 +147,7 @@ impl<X: Flavor> Simd for Ymm<X> {
         fn dot2<const TY: u8>(self, acc: __m256i, w: [__m256i; 2], a: [__m256i; 2]) -> __m256i
             = dot2::<X, TY>(acc, w, a);
         fn done<const TY: u8>(self, acc: __m256i) -> __m256i = match TY {
-            Q4 | Q4O if !X::VNNI => _mm256_madd_epi16(acc, _mm256_set1_epi16(1)),
+            _ if is_4bit(TY) && !X::VNNI => _mm256_madd_epi16(acc, _mm256_set1_epi16(1)),
             _ => acc,
         };
     }
@@ -198,12 +198,12 @@ unsafe fn dot2<X: Flavor, const TY: u8>(acc: __m256i, w: [__m256i; 2], a: [__m25
         let ones = _mm256_set1_epi16(1);
         match TY {
             // Eight times 2 * 15 * 127 fit i16.
-            Q4 | Q4O => {
+            _ if is_4bit(TY) => {
                 let acc = _mm256_add_epi16(acc, _mm256_maddubs_epi16(w[0], a[0]));
                 _mm256_add_epi16(acc, _mm256_maddubs_epi16(w[1], a[1]))
             }
             // Twice 2 * 63 * 127 fits.
-            Q6 => {
+            Q5 | Q6 => {
                 let first = _mm256_maddubs_epi16(w[0], a[0]);
                 let both = _mm256_add_epi16(first, _mm256_maddubs_epi16(w[1], a[1]));
                 _mm256_add_epi32(acc, _mm256_madd_epi16(both, ones))
@@ -230,6 +230,7 @@ impl<X: Flavor> Simd8 for Ymm<X> {
         fn words(self, words: &[i32; 8]) -> __m256i = _mm256_loadu_si256(words.as_ptr().cast());
         fn halves(self, halves: &[u8; 16]) -> __m256
             = _mm256_cvtph_ps(_mm_loadu_si128(halves.as_ptr().cast()));
+        fn super_scales(self, bytes: &[u8; 16]) -> [__m256; 2] = super_scales(bytes);
         fn pair<const TY: u8>(self, bytes: &[u8]) -> [__m256i; 2] = pair::<X, TY>(bytes);
         fn split4(self, a: __m256i) -> [__m256i; 2] = split4(a);
         fn transpose8(self, a: [__m256i; 8]) -> [__m256i; 8] = transpose8(a);
@@ -305,6 +306,29 @@ impl<X: Flavor> Simd8 for Ymm<X> {
     }
 }
 
+/// See [`Simd8::super_scales`].
+#[inline(always)]
+unsafe fn super_scales(bytes: &[u8; 16]) -> [__m256; 2] {
+    // SAFETY: the caller's.
+    unsafe {
+        let bytes = _mm_loadu_si128(bytes.as_ptr().cast());
+        let units = _mm_cvtph_ps(bytes);
+        let d = _mm256_broadcastss_ps(units);
+        let m = _mm256_broadcastss_ps(_mm_movehdup_ps(units));
+        let words = _mm256_cvtepu8_epi32(_mm_srli_si128::<4>(bytes));
+        let scale = _mm256_and_si256(words, _mm256_set1_epi32(63));
+        let low = _mm256_broadcastd_epi32(_mm_srli_si128::<12>(bytes));
+        let low = _mm256_srlv_epi32(low, _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+        let low = _mm256_and_si256(low, _mm256_set1_epi32(15));
+        let high = _mm256_and_si256(_mm256_srli_epi32::<2>(words), _mm256_set1_epi32(0x30));
+        let min = _mm256_or_si256(low, high);
+        [
+            _mm256_mul_ps(d, _mm256_cvtepi32_ps(scale)),
+            _mm256_mul_ps(m, _mm256_cvtepi32_ps(min)),
+        ]
+    }
+}
+
 /// See [`Simd8::pair`].
 #[inline(always)]
 unsafe fn pair<X: Flavor, const TY: u8>(bytes: &[u8]) -> [__m256i; 2] {
@@ -332,10 +356,37 @@ unsafe fn pair<X: Flavor, const TY: u8>(bytes: &[u8]) -> [__m256i; 2] {
                     _mm256_or_si256(low[1], _mm256_and_si256(odd, mask)),
                 ]
             }
+            Q5 => {
+                let (low, high) = bytes.as_chunks::<40>().0[0].split_at(32);
+                let low = split4(_mm256_loadu_si256(low.as_ptr().cast()));
+                let high = high.as_chunks::<4>().0;
+                [
+                    _mm256_or_si256(low[0], fifth_bits(high[0])),
+                    _mm256_or_si256(low[1], fifth_bits(high[1])),
+                ]
+            }
             _ => split4(_mm256_loadu_si256(
                 bytes.as_chunks::<32>().0[0].as_ptr().cast(),
             )),
         }
+    }
+}
+
+/// 16 in each byte whose bit is set.
+#[inline(always)]
+unsafe fn fifth_bits(bits: [u8; 4]) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe {
+        let order = _mm256_setr_epi64x(
+            0,
+            0x0101_0101_0101_0101,
+            0x0202_0202_0202_0202,
+            0x0303_0303_0303_0303,
+        );
+        let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(i32::from_le_bytes(bits)), order);
+        let mask = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+        let set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, mask), mask);
+        _mm256_and_si256(set, _mm256_set1_epi8(16))
     }
 }
 
@@ -382,7 +433,8 @@ unsafe fn blocks<X: Flavor, const TY: u8, const N: usize>(
             };
         }
         // Halve the lanes of each block three times, within 128 bits, then across.
-        let small = TY == Q4 || TY == Q4O;
+        // Sums of eight products of 5-bit codes, 8 * 31 * 127, fit i16.
+        let small = is_4bit(TY) || TY == Q5;
         let mut four = [_mm256_setzero_si256(); 4];
         for i in 0..N / 2 {
             let (a, b) = (dots[2 * i], dots[2 * i + 1]);
