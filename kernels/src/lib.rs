@@ -90,7 +90,7 @@ pub mod view;
 
 pub use activation::Activation;
 pub use block::{BLOCK, GROUP, WeightType};
-pub use dispatch::Kernels;
+pub use dispatch::{Kernels, QUANTIZE_SCRATCH_BYTES};
 pub use pack::{pack_codes, unpack_codes};
-pub use quantize::{dequantize_row, quantize_row};
+pub use quantize::{Loss, dequantize_row, quantize_row};
 pub use view::{Activations, NeuronRows, Rows};
