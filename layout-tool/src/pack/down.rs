@@ -7,9 +7,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tessera_kernels::{BLOCK, WeightType, dequantize_row, quantize_row};
+use tessera_kernels::{BLOCK, WeightType};
 
-use super::convert::{Row, check_weights};
+use super::convert::{Quantizer, check_weights};
 use super::error::PackError;
 use crate::source::{Tensor, dequantize};
 
@@ -50,6 +50,12 @@ impl Loss {
         }
         self.error += f64::from(error);
         self.total += f64::from(total);
+    }
+
+    /// What rounding by the kernels cost.
+    pub fn add(&mut self, loss: tessera_kernels::Loss) {
+        self.error += loss.error;
+        self.total += loss.total;
     }
 
     /// Both together.
@@ -154,15 +160,6 @@ pub fn turn(
     Ok(())
 }
 
-/// Rounds one row to type `ty` and adds what that cost to `loss`; `back` is working memory.
-pub fn round(ty: WeightType, weights: &[f32], row: &mut Row, back: &mut Vec<f32>, loss: &mut Loss) {
-    row.resize(ty, weights.len());
-    quantize_row(ty, weights, &mut row.codes, &mut row.scales);
-    back.resize(weights.len(), 0.0);
-    dequantize_row(ty, weights.len(), &row.codes, &row.scales, back);
-    loss.add_row(weights, back);
-}
-
 /// The smallest type whose error stays within [`DOWN_ERROR_MAX`] on a sample of the matrix.
 ///
 /// The sample is some bands of 32 outputs, evenly spread, over all neurons. A block of the image is
@@ -184,8 +181,11 @@ fn sample_loss(tensor: &Tensor<'_>, ty: WeightType) -> Result<Loss, PackError> {
     let bands = tensor.rows / BLOCK;
     let step = (bands / SAMPLE_BANDS).max(1);
     let mut loss = Loss::default();
-    let (mut stored, mut floats, mut block) = (Vec::new(), Vec::new(), [0.0; BLOCK]);
-    let (mut row, mut back) = (Row::default(), Vec::new());
+    let (mut stored, mut floats) = (Vec::new(), Vec::new());
+    let mut blocks = vec![0.0; BLOCK * tensor.cols];
+    let mut codes = vec![0; ty.code_bytes(BLOCK) * tensor.cols];
+    let mut scales = vec![0; ty.scale_bytes(BLOCK) * tensor.cols];
+    let mut quantizer = Quantizer::default();
     for first in (0..bands * BLOCK).step_by(step * BLOCK) {
         tensor.read_rows(first, BLOCK, &mut stored)?;
         floats.resize(BLOCK * tensor.cols, 0.0);
@@ -193,12 +193,12 @@ fn sample_loss(tensor: &Tensor<'_>, ty: WeightType) -> Result<Loss, PackError> {
         for (row, floats) in floats.chunks_exact(tensor.cols).enumerate() {
             check_weights(tensor, first + row, ty, floats)?;
         }
-        for neuron in 0..tensor.cols {
+        for (neuron, block) in blocks.chunks_exact_mut(BLOCK).enumerate() {
             for (output, weight) in block.iter_mut().enumerate() {
                 *weight = floats[output * tensor.cols + neuron];
             }
-            round(ty, &block, &mut row, &mut back, &mut loss);
         }
+        loss.add(quantizer.rows(ty, BLOCK, &blocks, &mut codes, &mut scales));
         if loss.relative() > 2.0 * DOWN_ERROR_MAX {
             break;
         }
