@@ -29,8 +29,9 @@ pub struct Kernels {
     ///
     /// Q8 takes `d = max|x| / 127`. Q4 and Q6 try 16 scales around the one that maps the largest
     /// magnitude to the lowest code, Q4O 16 ranges around minimum and maximum; each is fitted to
-    /// its codes by least squares, and the smallest squared error wins. Codes are then chosen
-    /// against the scale as stored. Scales beyond the range of f16 are cut off there.
+    /// its codes by least squares, and the smallest squared error wins (in Q4 large weights count
+    /// more: `quantize/search.rs`). Codes are then chosen against the scale as stored. Scales
+    /// beyond the range of f16 are cut off there.
     ///
     /// Weights must be finite; float types take them all, and keep their bits.
     pub quantize_rows: fn(

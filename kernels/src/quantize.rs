@@ -221,8 +221,8 @@ fn quantize_block(ty: WeightType, x: &[f32; BLOCK]) -> ([f32; BLOCK], Fit) {
     let x = &x.map(|x| clamp(x, -CUT_OFF, CUT_OFF));
     let fit = match ty {
         WeightType::Q8 => search::plain(x),
-        WeightType::Q4 => search::symmetric(x, 8.0, &search::Q4_STEPS),
-        WeightType::Q6 => search::symmetric(x, 32.0, &search::Q6_STEPS),
+        WeightType::Q4 => search::symmetric(x, 8.0, &search::Q4_STEPS, Some(search::Q4_BASE)),
+        WeightType::Q6 => search::symmetric(x, 32.0, &search::Q6_STEPS, None),
         _ => search::with_offset(x),
     };
     let (low, high) = code_range(ty);

@@ -12,6 +12,11 @@ pub(crate) const AT_ONCE: usize = 4;
 
 /// Q4: the code, negated, at which the largest magnitude shall be.
 pub(crate) const Q4_STEPS: [f32; 16] = steps(8.0, 0.1);
+/// What a Q4 weight's error counts, beside the square of the weight relative to the largest.
+///
+/// Measured on SmolLM2-135M (f16 to q4, all matrices, perplexity of 20 chunks of 512 tokens): every
+/// weight the same 40.96, squares alone 39.59, with 0.1 38.69; ggml's `Q4_0` 40.08.
+pub(crate) const Q4_BASE: f32 = 0.1;
 /// The same for Q6.
 pub(crate) const Q6_STEPS: [f32; 16] = steps(32.0, 0.15);
 
@@ -54,8 +59,9 @@ pub(super) fn plain(x: &[f32; BLOCK]) -> Fit {
 ///
 /// As in ggml's `Q4_0` the sign of the scale is chosen so that the longer half of the codes is
 /// where the largest weight is. Of the candidates that one wins whose codes `q`, with the scale
-/// that fits them best, leave the smallest squared error: the largest `(q.v)^2 / q.q`.
-pub(super) fn symmetric(x: &[f32; BLOCK], zero: f32, steps: &[f32]) -> Fit {
+/// that fits them best, leave the smallest squared error: the largest `(q.v)^2 / q.q`. With a
+/// `base` the error of weight `v` counts `v^2 + base` times.
+pub(super) fn symmetric(x: &[f32; BLOCK], zero: f32, steps: &[f32], base: Option<f32>) -> Fit {
     let (min, max) = range(x);
     let extreme = if -min < max { max } else { min };
     let inverse = if extreme.abs() < TINY {
@@ -69,8 +75,9 @@ pub(super) fn symmetric(x: &[f32; BLOCK], zero: f32, steps: &[f32]) -> Fit {
         let (mut qv, mut qq) = (0.0, 0.0);
         for v in v {
             let q = nearest(clamp(v * step, -zero, zero - 1.0));
-            qv += q * v;
-            qq += q * q;
+            let wq = base.map_or(q, |base| (v * v + base) * q);
+            qv += wq * v;
+            qq += wq * q;
         }
         let fit = qv / qq;
         let score = fit * qv;

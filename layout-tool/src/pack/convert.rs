@@ -106,10 +106,11 @@ pub fn check_weights(
     ty: WeightType,
     weights: &[f32],
 ) -> Result<(), PackError> {
-    let top = weights
-        .iter()
-        .fold(0f32, |top, w| if w.abs() > top { w.abs() } else { top });
-    let finite = weights.iter().all(|w| w.is_finite());
+    // Of floats without sign the bits are in their order, infinities and NaN last.
+    let magnitude = |w: &f32| (w.to_bits() & 0x7fff_ffff) as i32;
+    let top = weights.iter().map(magnitude).fold(0, i32::max);
+    let top = f32::from_bits(top as u32);
+    let finite = top < f32::INFINITY;
     let tensor = || tensor.name().to_owned();
     if !finite {
         return Err(PackError::NotFinite {

@@ -207,8 +207,10 @@ impl<'m> Jobs<'m> {
             .into_iter()
             .enumerate()
         {
-            let zeros = Row::zeros(ty, layout.dim);
-            (real..count).for_each(|index| bundles.put(index, which, &zeros));
+            if real < count {
+                let zeros = Row::zeros(ty, layout.dim);
+                (real..count).for_each(|index| bundles.put(index, which, &zeros));
+            }
         }
         let unit_crcs = bundles.seal(self.kernels.crc32c);
         Ok(Made {

@@ -14,6 +14,8 @@ pub enum Weights {
     Auto,
     /// Four bits from any source: q4o where the source has minima, else q4.
     Q4,
+    /// Four bits with scale and minimum from any source, which loses less than q4.
+    Q4o,
     /// Eight bits from any source.
     Q8,
     /// Half floats.

@@ -36,6 +36,7 @@ pub const fn weight_type(from: SourceType, weights: Weights) -> WeightType {
             S::Q4_1 | S::Q4K | S::Q2K => WeightType::Q4O,
             _ => WeightType::Q4,
         },
+        Weights::Q4o => WeightType::Q4O,
         Weights::Q8 => WeightType::Q8,
         Weights::F16 => WeightType::F16,
         Weights::F32 => WeightType::F32,

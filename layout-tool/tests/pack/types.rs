@@ -16,6 +16,7 @@ fn every_source_type() {
         for weights in [
             Weights::Auto,
             Weights::Q4,
+            Weights::Q4o,
             Weights::Q8,
             Weights::F16,
             Weights::F32,

@@ -8,7 +8,7 @@ use crate::arch::simd::{Q4O, Q6, Q8, Simd, Simd8};
 use crate::block::{BLOCK, WeightType};
 use crate::check;
 use crate::math::{ROUND, TINY};
-use crate::quantize::search::{AT_ONCE, Q4_STEPS, Q4O_HIGH, Q4O_STEPS, Q6_STEPS};
+use crate::quantize::search::{AT_ONCE, Q4_BASE, Q4_STEPS, Q4O_HIGH, Q4O_STEPS, Q6_STEPS};
 use crate::quantize::{CUT_OFF, F16_MAX, Loss, Place, code_range, store_floats, zero_code};
 
 /// See [`crate::Kernels::quantize_rows`].
@@ -72,8 +72,8 @@ fn rows<P: Simd8, S: Simd, const TY: u8>(
                 m: zero,
             },
             Q4O => lanes.with_offset(s, min, max),
-            Q6 => lanes.symmetric::<32>(s, min, max, &Q6_STEPS),
-            _ => lanes.symmetric::<8>(s, min, max, &Q4_STEPS),
+            Q6 => lanes.symmetric::<32, false>(s, min, max, &Q6_STEPS),
+            _ => lanes.symmetric::<8, true>(s, min, max, &Q4_STEPS),
         };
         let (d, d_halves) = to_f16(p, s, s.add(fit.d, zero));
         let (m, m_halves) = to_f16(p, s, fit.m);
@@ -150,7 +150,7 @@ impl<'a, S: Simd> Lanes<'a, S> {
 
     /// The scalar `search::symmetric`, lane by lane.
     #[inline(always)]
-    fn symmetric<const ZERO: i32>(
+    fn symmetric<const ZERO: i32, const WEIGHED: bool>(
         &mut self,
         s: S,
         min: S::F,
@@ -169,10 +169,12 @@ impl<'a, S: Simd> Lanes<'a, S> {
             let (mut qv, mut qq) = ([zero; AT_ONCE], [zero; AT_ONCE]);
             for v in self.v.iter() {
                 let v = s.floats(v);
+                let w = s.add(s.mul(v, v), s.splat(Q4_BASE));
                 for k in 0..AT_ONCE {
                     let q = nearest(s, s.mul(v, s.splat(steps[k])), low, high);
-                    qv[k] = s.add(qv[k], s.mul(q, v));
-                    qq[k] = s.add(qq[k], s.mul(q, q));
+                    let wq = if WEIGHED { s.mul(w, q) } else { q };
+                    qv[k] = s.add(qv[k], s.mul(wq, v));
+                    qq[k] = s.add(qq[k], s.mul(wq, q));
                 }
             }
             for k in 0..AT_ONCE {
