@@ -62,7 +62,7 @@ fn the_search_never_loses_to_the_plain_scale() {
         offset += error(&x, &round_trip(WeightType::Q4O, &x));
         plain += plain_q4(&x);
     }
-    // Were all weights to count the same it would be 0.88.
+    // Below 0.9 where all weights count the same.
     assert!(searched < 0.95 * plain, "{searched} {plain}");
     assert!(offset < searched, "{offset} {searched}");
 }
