@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use crate::block::BLOCK;
+use crate::block::{BLOCK, WeightType};
 use crate::dispatch::Kernels;
 use crate::view::{Activations, NeuronRows, Rows};
 
@@ -11,6 +11,14 @@ pub(crate) fn quantize(x: &[f32], q: &[i8], scales: &[f32], sums: &[i32]) {
     assert_eq!(q.len(), x.len());
     assert_eq!(scales.len(), x.len() / BLOCK);
     assert_eq!(sums.len(), x.len() / BLOCK);
+}
+
+pub(crate) fn quantize_rows(ty: WeightType, cols: usize, x: &[f32], codes: &[u8], scales: &[u8]) {
+    assert!(cols.is_multiple_of(ty.cols_multiple()), "{cols} columns");
+    let rows = x.len().checked_div(cols).unwrap_or(0);
+    assert_eq!(x.len(), rows * cols);
+    assert_eq!(codes.len(), rows * ty.code_bytes(cols));
+    assert_eq!(scales.len(), rows * ty.scale_bytes(cols));
 }
 
 pub(crate) fn matvec(w: &Rows<'_>, x: &Activations<'_>, out: &[f32]) {

@@ -2,7 +2,8 @@
 
 use core::ops::Range;
 
-use crate::block::BLOCK;
+use crate::block::{BLOCK, WeightType};
+use crate::quantize::Loss;
 use crate::view::{Activations, NeuronRows, Rows};
 
 /// The kernels of one instruction set. Chosen once, then passed down; every table gives the same
@@ -22,6 +23,25 @@ pub struct Kernels {
     /// maximum is compared as bits, so a NaN makes `s` NaN. `x.len()` is a multiple of 32; `sums`
     /// gets the integer sum of each block's codes.
     pub quantize: fn(x: &[f32], q: &mut [i8], scales: &mut [f32], sums: &mut [i32]),
+
+    /// Rounds weights `x` (rows, cols) to type `ty`: codes and scales of one row after the other,
+    /// as stored. `scratch` is [`QUANTIZE_SCRATCH_BYTES`].
+    ///
+    /// Q8 takes `d = max|x| / 127`. Q4 and Q6 try 16 scales around the one that maps the largest
+    /// magnitude to the lowest code, Q4O 16 ranges around minimum and maximum; each is fitted to
+    /// its codes by least squares, and the smallest squared error wins (in Q4 large weights count
+    /// more: `quantize/search.rs`). Codes are then chosen against the scale as stored. Scales
+    /// beyond the range of f16 are cut off there.
+    ///
+    /// Weights must be finite; float types take them all, and keep their bits.
+    pub quantize_rows: fn(
+        ty: WeightType,
+        cols: usize,
+        x: &[f32],
+        codes: &mut [u8],
+        scales: &mut [u8],
+        scratch: &mut [u8],
+    ) -> Loss,
 
     /// W (rows, cols) @ x (cols,) -> out (rows,). `x` holds one token.
     pub matvec: fn(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32]),
@@ -98,6 +118,9 @@ impl Kernels {
         SCRATCH_FIXED_BYTES + blocks * (PANEL_BLOCK_BYTES + tokens * TOKEN_BLOCK_BYTES)
     }
 }
+
+/// Scratch of [`Kernels::quantize_rows`].
+pub const QUANTIZE_SCRATCH_BYTES: usize = 8192;
 
 /// Tokens of one pass of `matmul` over a panel of rows.
 pub(crate) const TOKENS_AT_ONCE: usize = 128;

@@ -99,7 +99,7 @@ pub mod view;
 
 pub use activation::Activation;
 pub use block::{BLOCK, GROUP, SUPER_BLOCK, WeightType};
-pub use dispatch::Kernels;
+pub use dispatch::{Kernels, QUANTIZE_SCRATCH_BYTES};
 pub use pack::{pack_codes, unpack_codes};
-pub use quantize::{SuperScales, dequantize_row, quantize_row};
+pub use quantize::{Loss, SuperScales, dequantize_row, quantize_row};
 pub use view::{Activations, NeuronRows, Rows};

@@ -9,44 +9,48 @@ use crate::block::{BLOCK, WeightType};
 /// If a length does not fit `cols`, or the type is a float.
 pub fn pack_codes(ty: WeightType, cols: usize, codes: &[u8], packed: &mut [u8]) {
     check(ty, cols, codes.len(), packed.len());
-    match ty {
-        WeightType::Q8 => packed.copy_from_slice(codes),
-        WeightType::Q6 => {
-            let pairs = packed.as_chunks_mut::<48>().0.iter_mut();
-            for (packed, codes) in pairs.zip(codes.chunks(2 * BLOCK)) {
-                let (low, high) = packed.split_at_mut(BLOCK);
-                pack_low(codes, low);
-                for (k, byte) in high.iter_mut().enumerate() {
-                    let code = |column: usize| codes.get(column).map_or(0, |code| code >> 4);
-                    *byte = code(k) | code(k + 16) << 2 | code(k + 32) << 4 | code(k + 48) << 6;
-                }
-            }
-        }
-        WeightType::Q5 => {
-            let pairs = packed.as_chunks_mut::<40>().0.iter_mut();
-            for (packed, codes) in pairs.zip(codes.chunks(2 * BLOCK)) {
-                let (low, high) = packed.split_at_mut(BLOCK);
-                pack_low(codes, low);
-                high.fill(0);
-                for (column, code) in codes.iter().enumerate() {
-                    high[column / 8] |= (code >> 4 & 1) << (column % 8);
-                }
-            }
-        }
-        _ => {
-            let pairs = packed.as_chunks_mut::<BLOCK>().0.iter_mut();
-            for (packed, codes) in pairs.zip(codes.chunks(2 * BLOCK)) {
-                pack_low(codes, packed);
-            }
-        }
+    let pair_bytes = ty.code_bytes(2 * BLOCK);
+    for (block, codes) in codes.as_chunks().0.iter().enumerate() {
+        let pair = &mut packed[block / 2 * pair_bytes..];
+        put_block(ty, codes, block % 2 == 1, pair);
     }
 }
 
-/// The low four bits of a pair of blocks; the second one may be missing.
-fn pack_low(codes: &[u8], packed: &mut [u8]) {
-    let (even, odd) = codes.split_at(BLOCK);
-    for (j, byte) in packed.iter_mut().enumerate() {
-        *byte = even[j] & 15 | odd.get(j).map_or(0, |code| code << 4);
+/// Stores one block's codes, given one a byte, at the even or the odd place of its pair, which
+/// `packed` begins with. The even block clears the other's place.
+#[inline(always)]
+pub(crate) fn put_block(ty: WeightType, codes: &[u8; BLOCK], odd: bool, packed: &mut [u8]) {
+    if ty == WeightType::Q8 {
+        let at = if odd { BLOCK } else { 0 };
+        packed[at..][..BLOCK].copy_from_slice(codes);
+        return;
+    }
+    let (low, high) = packed.split_at_mut(BLOCK);
+    for (byte, code) in low.iter_mut().zip(codes) {
+        *byte = if odd { *byte | code << 4 } else { code & 15 };
+    }
+    if ty == WeightType::Q5 {
+        let mut bits = [0; BLOCK / 8];
+        for (byte, codes) in bits.iter_mut().zip(codes.as_chunks::<8>().0) {
+            for (bit, code) in codes.iter().enumerate() {
+                *byte |= (code >> 4 & 1) << bit;
+            }
+        }
+        let (even, rest) = high.split_at_mut(BLOCK / 8);
+        if odd {
+            rest[..BLOCK / 8].copy_from_slice(&bits);
+        } else {
+            even.copy_from_slice(&bits);
+            rest[..BLOCK / 8].fill(0);
+        }
+    }
+    if ty == WeightType::Q6 {
+        let (first, second) = codes.split_at(BLOCK / 2);
+        let high = high[..BLOCK / 2].iter_mut();
+        for ((byte, first), second) in high.zip(first).zip(second) {
+            let bits = first >> 4 | second >> 4 << 2;
+            *byte = if odd { *byte | bits << 4 } else { bits };
+        }
     }
 }
 

@@ -4,16 +4,19 @@
 //! same weights give the same bytes on every machine. Weights must be finite.
 
 use crate::block::{BLOCK, SUPER_BLOCK, WeightType};
+use crate::check;
 use crate::math::{ROUND, f16_to_f32, f32_to_f16};
-use crate::pack::{pack_codes, unpack_block};
+use crate::pack::{pack_codes, put_block, unpack_block};
 
-mod search;
+pub(crate) mod search;
 mod super_block;
 
 pub use super_block::SuperScales;
 
-/// Blocks that are quantised before their codes are packed: a pair.
-const PAIR: usize = 2 * BLOCK;
+/// The largest f16.
+pub(crate) const F16_MAX: f32 = 65504.0;
+/// Weights past this are taken for it, so that nothing overflows while scales are chosen: 2^60.
+pub(crate) const CUT_OFF: f32 = f32::from_bits((127 + 60) << 23);
 
 /// The f16 at index `index` of a row's scales, as f32.
 pub(crate) fn scale_at(scales: &[u8], index: usize) -> f32 {
@@ -91,74 +94,154 @@ fn dequantize_block(
     }
 }
 
+/// What rounding cost.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Loss {
+    /// Sum of `(w - w')^2`: in f32 within a block, in order, then in f64.
+    pub error: f64,
+    /// Sum of `w^2`, likewise.
+    pub total: f64,
+}
+
 /// Rounds one row of weights to type `ty`: the reverse of [`dequantize_row`].
 ///
-/// Q8 takes `d = max|x| / 127`. Q4, Q5 and Q6 try 16 scales around the one that maps the largest
-/// magnitude to the lowest code, Q4O 16 ranges around minimum and maximum; each then fits scale
-/// (and minimum) to the codes by least squares, and the smallest squared error wins. Codes are
-/// chosen against the scale as stored. Q4K fits its blocks as Q4O does and then rounds scales and
-/// minima to 6 bits. Scales beyond the range of f16 are cut off there.
+/// The scalar form of [`crate::Kernels::quantize_rows`].
 ///
 /// # Panics
 /// If a length does not fit.
-pub fn quantize_row(ty: WeightType, x: &[f32], codes: &mut [u8], scales: &mut [u8]) {
-    assert!(
-        x.len().is_multiple_of(ty.cols_multiple()),
-        "{} columns of {ty:?}",
-        x.len()
-    );
-    assert_eq!(codes.len(), ty.code_bytes(x.len()));
-    assert_eq!(scales.len(), ty.scale_bytes(x.len()));
-    match ty {
-        WeightType::F32 => {
-            for (bytes, x) in codes.as_chunks_mut().0.iter_mut().zip(x) {
-                *bytes = x.to_le_bytes();
-            }
-        }
-        WeightType::F16 => {
-            for (bytes, &x) in codes.as_chunks_mut().0.iter_mut().zip(x) {
-                *bytes = f32_to_f16(x).to_le_bytes();
-            }
-        }
-        WeightType::Q4K => {
-            let code_bytes = ty.code_bytes(SUPER_BLOCK);
-            let outs = codes
-                .chunks_exact_mut(code_bytes)
-                .zip(scales.as_chunks_mut().0);
-            for (x, (codes, scales)) in x.as_chunks().0.iter().zip(outs) {
-                let unpacked;
-                (unpacked, *scales) = super_block::quantize(x);
-                pack_codes(ty, SUPER_BLOCK, &unpacked, codes);
-            }
-        }
-        _ => {
-            let minima_at = x.len() / BLOCK;
-            let pair_bytes = ty.code_bytes(PAIR);
-            for (pair, x) in x.chunks(PAIR).enumerate() {
-                let mut unpacked = [0; PAIR];
-                let unpacked = &mut unpacked[..x.len()];
-                for (i, x) in x.as_chunks().0.iter().enumerate() {
-                    let (block_codes, fit) = quantize_block(ty, x);
-                    unpacked[i * BLOCK..][..BLOCK].copy_from_slice(&block_codes);
-                    store_scale(scales, 2 * pair + i, fit.d);
-                    if ty == WeightType::Q4O {
-                        store_scale(scales, minima_at + 2 * pair + i, fit.m);
-                    }
-                }
-                let bytes = ty.code_bytes(x.len());
-                pack_codes(
-                    ty,
-                    x.len(),
-                    unpacked,
-                    &mut codes[pair * pair_bytes..][..bytes],
-                );
-            }
-        }
-    }
+pub fn quantize_row(ty: WeightType, x: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Loss {
+    quantize_rows(ty, x.len(), x, codes, scales)
 }
 
-fn store_scale(scales: &mut [u8], index: usize, value: f32) {
-    scales[2 * index..][..2].copy_from_slice(&f32_to_f16(value).to_le_bytes());
+/// See [`crate::Kernels::quantize_rows`].
+pub(crate) fn quantize_rows(
+    ty: WeightType,
+    cols: usize,
+    x: &[f32],
+    codes: &mut [u8],
+    scales: &mut [u8],
+) -> Loss {
+    check::quantize_rows(ty, cols, x, codes, scales);
+    match ty {
+        WeightType::F32 | WeightType::F16 => return store_floats(ty, x, codes),
+        WeightType::Q4K => return store_super_blocks(x, codes, scales),
+        _ => {}
+    }
+    let mut loss = Loss::default();
+    let mut place = Place::new(ty, cols);
+    for x in x.as_chunks().0 {
+        let (block_codes, fit) = quantize_block(ty, x);
+        let shift = zero_code(ty);
+        let (mut error, mut total) = (0.0, 0.0);
+        let mut stored = [0; BLOCK];
+        for ((stored, q), x) in stored.iter_mut().zip(block_codes).zip(x) {
+            *stored = (q as i32 + shift) as u8;
+            let rest = x - (q * fit.d + fit.m);
+            error += rest * rest;
+            total += x * x;
+        }
+        loss.error += f64::from(error);
+        loss.total += f64::from(total);
+        place.put(&stored, codes);
+        place.put_scales([f32_to_f16(fit.d), f32_to_f16(fit.m)], scales);
+        place.next();
+    }
+    loss
+}
+
+/// The float types: nothing is chosen.
+pub(crate) fn store_floats(ty: WeightType, x: &[f32], codes: &mut [u8]) -> Loss {
+    let mut loss = Loss::default();
+    for (i, x) in x.iter().enumerate() {
+        let mut rest = 0.0;
+        if ty == WeightType::F16 {
+            let half = f32_to_f16(*x);
+            rest = x - f16_to_f32(half);
+            codes[2 * i..][..2].copy_from_slice(&half.to_le_bytes());
+        } else {
+            codes[4 * i..][..4].copy_from_slice(&x.to_le_bytes());
+        }
+        loss.error += f64::from(rest * rest);
+        loss.total += f64::from(x * x);
+    }
+    loss
+}
+
+/// `Q4K`, whose rows are whole super-blocks: the same in every table, since no packing chooses it
+/// for weights that must be rounded.
+pub(crate) fn store_super_blocks(x: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Loss {
+    let ty = WeightType::Q4K;
+    let mut loss = Loss::default();
+    let outs = codes
+        .chunks_exact_mut(ty.code_bytes(SUPER_BLOCK))
+        .zip(scales.as_chunks_mut().0);
+    for (x, (codes, scales)) in x.as_chunks().0.iter().zip(outs) {
+        let unpacked;
+        (unpacked, *scales) = super_block::quantize(x);
+        pack_codes(ty, SUPER_BLOCK, &unpacked, codes);
+        for (block, x) in x.as_chunks::<BLOCK>().0.iter().enumerate() {
+            let mut back = [0.0; BLOCK];
+            dequantize_block(ty, SUPER_BLOCK, codes, scales, block, &mut back);
+            let (mut error, mut total) = (0.0, 0.0);
+            for (x, back) in x.iter().zip(back) {
+                error += (x - back) * (x - back);
+                total += x * x;
+            }
+            loss.error += f64::from(error);
+            loss.total += f64::from(total);
+        }
+    }
+    loss
+}
+
+/// Where the next block of a matrix is stored.
+pub(crate) struct Place {
+    ty: WeightType,
+    blocks: usize,
+    code_bytes: usize,
+    scale_bytes: usize,
+    row: usize,
+    block: usize,
+}
+
+impl Place {
+    /// The first block of rows of `cols` weights.
+    pub(crate) fn new(ty: WeightType, cols: usize) -> Self {
+        Place {
+            ty,
+            blocks: cols / BLOCK,
+            code_bytes: ty.code_bytes(cols),
+            scale_bytes: ty.scale_bytes(cols),
+            row: 0,
+            block: 0,
+        }
+    }
+
+    /// Stores codes; those of the even block of a pair first.
+    #[inline(always)]
+    pub(crate) fn put(&self, stored: &[u8; BLOCK], codes: &mut [u8]) {
+        let pair = self.row * self.code_bytes + self.block / 2 * self.ty.code_bytes(2 * BLOCK);
+        put_block(self.ty, stored, self.block % 2 == 1, &mut codes[pair..]);
+    }
+
+    /// Stores the scale, and for Q4O the minimum, as f16 bits.
+    #[inline(always)]
+    pub(crate) fn put_scales(&self, [d, m]: [u16; 2], scales: &mut [u8]) {
+        let at = self.row * self.scale_bytes + 2 * self.block;
+        scales[at..][..2].copy_from_slice(&d.to_le_bytes());
+        if self.ty == WeightType::Q4O {
+            scales[at + 2 * self.blocks..][..2].copy_from_slice(&m.to_le_bytes());
+        }
+    }
+
+    /// On to the next block.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) {
+        self.block += 1;
+        if self.block == self.blocks {
+            (self.row, self.block) = (self.row + 1, 0);
+        }
+    }
 }
 
 /// Scale and minimum of a block; both are f16 values.
@@ -168,52 +251,47 @@ struct Fit {
     m: f32,
 }
 
-/// One block's codes as they are given to `pack_codes`, and its scale.
-fn quantize_block(ty: WeightType, x: &[f32; BLOCK]) -> ([u8; BLOCK], Fit) {
-    let (fit, low, high, shift) = match ty {
-        WeightType::Q8 => {
-            let top = x
-                .iter()
-                .fold(0f32, |top, x| if x.abs() > top { x.abs() } else { top });
-            (
-                Fit {
-                    d: to_f16(top / 127.0),
-                    m: 0.0,
-                },
-                -127.0,
-                127.0,
-                0,
-            )
-        }
-        WeightType::Q4 => (search::symmetric(x, 8.0, 0.1), -8.0, 7.0, 8),
-        WeightType::Q5 => (search::symmetric(x, 16.0, 0.12), -16.0, 15.0, 16),
-        WeightType::Q6 => (search::symmetric(x, 32.0, 0.15), -32.0, 31.0, 32),
-        _ => (search::with_offset(x), 0.0, 15.0, 0),
-    };
-    let mut codes = [0; BLOCK];
-    for (code, q) in codes.iter_mut().zip(round_to_codes(x, fit, low, high)) {
-        *code = (q as i32 + shift) as u8;
+/// Lowest and highest code, without the offset of [`zero_code`].
+pub(crate) const fn code_range(ty: WeightType) -> (f32, f32) {
+    match ty {
+        WeightType::Q8 => (-127.0, 127.0),
+        WeightType::Q6 => (-32.0, 31.0),
+        WeightType::Q5 => (-16.0, 15.0),
+        WeightType::Q4 => (-8.0, 7.0),
+        _ => (0.0, search::Q4O_HIGH),
     }
+}
+
+/// One block's codes, without the offset of [`zero_code`], and its scale.
+fn quantize_block(ty: WeightType, x: &[f32; BLOCK]) -> ([f32; BLOCK], Fit) {
+    let x = &x.map(|x| clamp(x, -CUT_OFF, CUT_OFF));
+    let fit = match ty {
+        WeightType::Q8 => search::plain(x),
+        WeightType::Q4 => search::symmetric(x, 8.0, &search::Q4_STEPS, Some(search::Q4_BASE)),
+        WeightType::Q5 => search::symmetric(x, 16.0, &search::Q5_STEPS, None),
+        WeightType::Q6 => search::symmetric(x, 32.0, &search::Q6_STEPS, None),
+        _ => search::with_offset(x),
+    };
+    let (low, high) = code_range(ty);
+    let inverse = if fit.d == 0.0 { 0.0 } else { 1.0 / fit.d };
+    let codes = x.map(|x| nearest(clamp((x - fit.m) * inverse, low, high)));
     (codes, fit)
 }
 
-/// `(x - m) / d` rounded to the nearest code of `low..=high`; all zero where `d` is.
-fn round_to_codes(x: &[f32; BLOCK], fit: Fit, low: f32, high: f32) -> [f32; BLOCK] {
-    let inverse = if fit.d == 0.0 { 0.0 } else { 1.0 / fit.d };
-    let mut q = [0.0; BLOCK];
-    for (q, x) in q.iter_mut().zip(x) {
-        let scaled = (x - fit.m) * inverse;
-        let scaled = if scaled > low { scaled } else { low };
-        let scaled = if scaled < high { scaled } else { high };
-        *q = (scaled + ROUND) - ROUND;
-    }
-    q
+/// `x`, or the end of `low..=high` past which it is.
+fn clamp(x: f32, low: f32, high: f32) -> f32 {
+    let x = if x > low { x } else { low };
+    if x < high { x } else { high }
+}
+
+/// The nearest integer, half to even, of a small number.
+fn nearest(x: f32) -> f32 {
+    (x + ROUND) - ROUND
 }
 
 /// The nearest f16, as f32; magnitudes past the largest f16 become that.
 fn to_f16(x: f32) -> f32 {
-    const MAX: f32 = 65504.0;
-    f16_to_f32(f32_to_f16(x.clamp(-MAX, MAX)))
+    f16_to_f32(f32_to_f16(clamp(x, -F16_MAX, F16_MAX)))
 }
 
 #[cfg(test)]

@@ -11,6 +11,9 @@ mod products;
 pub(crate) const TABLE: Kernels = Kernels {
     name: "scalar",
     quantize,
+    quantize_rows: |ty, cols, x, codes, scales, _| {
+        crate::quantize::quantize_rows(ty, cols, x, codes, scales)
+    },
     matvec: products::matvec,
     matmul: products::matmul,
     down_group: down::down_group,

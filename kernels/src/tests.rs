@@ -7,6 +7,7 @@ mod doors;
 mod down;
 mod floats;
 mod products;
+mod quantize;
 
 const QUANTIZED: [WeightType; 6] = [
     WeightType::Q8,

@@ -56,6 +56,7 @@ pub(crate) trait Simd: Copy {
     fn zero_v(self) -> Self::V;
 
     fn floats(self, floats: &Self::Floats) -> Self::F;
+    fn floats_of(self, a: Self::V) -> Self::F;
     fn to_floats(self, a: Self::F) -> Self::Floats;
     /// `LANES` floats from `at` on; panics past the end.
     fn floats_at(self, floats: &[f32], at: usize) -> Self::F;
@@ -66,6 +67,10 @@ pub(crate) trait Simd: Copy {
     fn sub(self, a: Self::F, b: Self::F) -> Self::F;
     fn mul(self, a: Self::F, b: Self::F) -> Self::F;
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
+    /// The smaller; not for NaN, and of zeros of both signs either.
+    fn min(self, a: Self::F, b: Self::F) -> Self::F;
+    /// The larger, likewise.
+    fn max(self, a: Self::F, b: Self::F) -> Self::F;
     /// All ones where `a < b`, else zeros; zeros for NaN.
     fn less(self, a: Self::F, b: Self::F) -> Self::W;
 
@@ -103,7 +108,6 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
     /// The same, into the second cache where the instruction set tells them apart.
     fn prefetch_far(self, bytes: &[u8], ahead: usize);
     fn to_bytes(self, a: Self::V) -> [u8; 32];
-    fn floats_of(self, a: Self::V) -> Self::F;
     fn words(self, words: &[i32; 8]) -> Self::W;
     /// Eight f16.
     fn halves(self, halves: &[u8; 16]) -> Self::F;

@@ -10,12 +10,15 @@ macro_rules! table {
 
         use crate::activation::Activation;
         use crate::arch::generic;
+        use crate::block::WeightType;
         use crate::dispatch::Kernels;
+        use crate::quantize::Loss;
         use crate::view::{Activations, NeuronRows, Rows};
 
         pub(super) const TABLE: Kernels = Kernels {
             name: $name,
             quantize,
+            quantize_rows,
             matvec,
             matmul,
             down_group,
@@ -35,6 +38,14 @@ macro_rules! table {
             $features, $narrow, $wide;
             fn quantize(x: &[f32], q: &mut [i8], scales: &mut [f32], sums: &mut [i32])
                 = generic::float::quantize::<narrow>;
+            fn quantize_rows(
+                ty: WeightType,
+                cols: usize,
+                x: &[f32],
+                codes: &mut [u8],
+                scales: &mut [u8],
+                scratch: &mut [u8]
+            ) -> Loss = generic::quantize::quantize_rows::<narrow, wide>;
             fn matvec(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32])
                 = generic::matvec::matvec::<narrow>;
             fn matmul(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32], scratch: &mut [u8])

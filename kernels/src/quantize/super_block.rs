@@ -5,9 +5,9 @@
 //! of its minimum `n` in bits 6-7, and four bytes with the low four bits of all minima, two a byte.
 //! A weight is `(D * s) * q + (M * n)`; both products are exact in f32.
 
-use super::{Fit, round_to_codes, search, to_f16};
+use super::{CUT_OFF, Fit, clamp, nearest, search, to_f16};
 use crate::block::{BLOCK, SUPER_BLOCK};
-use crate::math::{ROUND, f16_to_f32, f32_to_f16};
+use crate::math::{f16_to_f32, f32_to_f16};
 
 /// Bytes of the scales of a super-block.
 pub(crate) const SCALE_BYTES: usize = 16;
@@ -59,6 +59,7 @@ pub(super) fn block_scale(scales: &[u8], block: usize) -> (f32, f32) {
 
 /// Rounds the weights of one super-block: codes one a byte, and the stored scales.
 pub(super) fn quantize(x: &[f32; SUPER_BLOCK]) -> ([u8; SUPER_BLOCK], [u8; SCALE_BYTES]) {
+    let x = x.map(|x| clamp(x, -CUT_OFF, CUT_OFF));
     let x = x.as_chunks::<BLOCK>().0;
     let mut fits = [Fit { d: 0.0, m: 0.0 }; BLOCKS];
     let (mut d_max, mut m_min) = (0f32, 0f32);
@@ -96,8 +97,9 @@ pub(super) fn quantize(x: &[f32; SUPER_BLOCK]) -> ([u8; SUPER_BLOCK], [u8; SCALE
             d: d * f32::from(scale),
             m: m * f32::from(min),
         };
-        for (code, q) in codes.iter_mut().zip(round_to_codes(x, fit, 0.0, 15.0)) {
-            *code = q as u8;
+        let inverse = if fit.d == 0.0 { 0.0 } else { 1.0 / fit.d };
+        for (code, x) in codes.iter_mut().zip(x) {
+            *code = nearest(clamp((x - fit.m) * inverse, 0.0, search::Q4O_HIGH)) as u8;
         }
     }
     (codes, scales.to_bytes())
@@ -108,6 +110,5 @@ fn six_bits(a: f32, unit: f32) -> u8 {
     if unit == 0.0 {
         return 0;
     }
-    let rounded = (a / unit + ROUND) - ROUND;
-    rounded.clamp(0.0, TOP) as u8
+    nearest(clamp(a / unit, 0.0, TOP)) as u8
 }

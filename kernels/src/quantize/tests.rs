@@ -66,7 +66,8 @@ fn the_search_never_loses_to_the_plain_scale() {
         offset += error(&x, &round_trip(WeightType::Q4O, &x));
         plain += plain_q4(&x);
     }
-    assert!(searched < 0.9 * plain, "{searched} {plain}");
+    // Below 0.9 where all weights count the same.
+    assert!(searched < 0.95 * plain, "{searched} {plain}");
     assert!(offset < searched, "{offset} {searched}");
 }
 

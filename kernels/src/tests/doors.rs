@@ -94,6 +94,6 @@ fn views_refuse_what_does_not_fit() {
         crate::pack_codes(WeightType::F32, 32, &[0; 32], &mut [0; 128])
     });
     refuses(&k, || {
-        crate::quantize_row(WeightType::Q8, &[0.0; 32], &mut [0; 32], &mut [])
+        crate::quantize_row(WeightType::Q8, &[0.0; 32], &mut [0; 32], &mut []);
     });
 }

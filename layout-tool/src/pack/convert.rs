@@ -1,6 +1,6 @@
 //! Rows of a source tensor to rows of an image.
 
-use tessera_kernels::{WeightType, quantize_row};
+use tessera_kernels::{Kernels, Loss, QUANTIZE_SCRATCH_BYTES, WeightType, quantize_row};
 
 use super::error::PackError;
 use super::moves::move_row;
@@ -39,9 +39,41 @@ impl Row {
     }
 }
 
+/// Rounds rows with the kernels of this CPU.
+#[derive(Debug)]
+pub struct Quantizer {
+    kernels: Kernels,
+    scratch: Vec<u8>,
+}
+
+impl Default for Quantizer {
+    fn default() -> Self {
+        Quantizer {
+            kernels: Kernels::best(),
+            scratch: vec![0; QUANTIZE_SCRATCH_BYTES],
+        }
+    }
+}
+
+impl Quantizer {
+    /// Rounds rows of `cols` weights to type `ty`; returns what that costs.
+    pub fn rows(
+        &mut self,
+        ty: WeightType,
+        cols: usize,
+        weights: &[f32],
+        codes: &mut [u8],
+        scales: &mut [u8],
+    ) -> Loss {
+        (self.kernels.quantize_rows)(ty, cols, weights, codes, scales, &mut self.scratch)
+    }
+}
+
 /// Working memory of a conversion.
 #[derive(Debug, Default)]
 pub struct Scratch {
+    /// Rounds rows.
+    pub quantizer: Quantizer,
     /// Rows as stored.
     pub stored: Vec<u8>,
     /// One row as floats.
@@ -74,10 +106,11 @@ pub fn check_weights(
     ty: WeightType,
     weights: &[f32],
 ) -> Result<(), PackError> {
-    let top = weights
-        .iter()
-        .fold(0f32, |top, w| if w.abs() > top { w.abs() } else { top });
-    let finite = weights.iter().all(|w| w.is_finite());
+    // Of floats without sign the bits are in their order, infinities and NaN last.
+    let magnitude = |w: &f32| (w.to_bits() & 0x7fff_ffff) as i32;
+    let top = weights.iter().map(magnitude).fold(0, i32::max);
+    let top = f32::from_bits(top as u32);
+    let finite = top < f32::INFINITY;
     let tensor = || tensor.name().to_owned();
     if !finite {
         return Err(PackError::NotFinite {
@@ -104,6 +137,7 @@ pub fn convert_row(
     stored: &[u8],
     ty: WeightType,
     (floats, unpacked): (&mut Vec<f32>, &mut Vec<u8>),
+    quantizer: &mut Quantizer,
     codes: &mut [u8],
     scales: &mut [u8],
 ) -> Result<(), PackError> {
@@ -113,7 +147,7 @@ pub fn convert_row(
     floats.resize(tensor.cols, 0.0);
     dequantize(tensor.ty, stored, floats);
     check_weights(tensor, row, ty, floats)?;
-    quantize_row(ty, floats, codes, scales);
+    quantizer.rows(ty, tensor.cols, floats, codes, scales);
     Ok(())
 }
 
@@ -136,11 +170,21 @@ pub fn convert_rows(
         stored,
         floats,
         unpacked,
+        quantizer,
     } = scratch;
     for (index, stored) in stored.chunks_exact(tensor.row_bytes()).enumerate() {
         let memory = (&mut *floats, &mut *unpacked);
         let (codes, scales) = (&mut row.codes[..], &mut row.scales[..]);
-        convert_row(tensor, start + index, stored, ty, memory, codes, scales)?;
+        convert_row(
+            tensor,
+            start + index,
+            stored,
+            ty,
+            memory,
+            quantizer,
+            codes,
+            scales,
+        )?;
         put(index, row);
     }
     Ok(())

@@ -7,24 +7,28 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tessera_kernels::{BLOCK, WeightType, dequantize_row, quantize_row};
+use tessera_kernels::{BLOCK, WeightType};
 
-use super::convert::{Row, check_weights};
+use super::convert::{Quantizer, check_weights};
 use super::error::PackError;
 use crate::source::{Tensor, dequantize};
 
 /// Neurons that are turned at once; source blocks divide it.
 pub const STRIP_NEURONS: usize = 256;
 
-/// Largest relative RMS error of a layer's down columns that `--down auto` accepts.
+/// Largest relative RMS error of a layer's down columns that `--down auto` accepts, for a residual
+/// stream of `dim` elements.
 ///
 /// Measured on SmolLM2-135M (Q4_1) and Qwen2.5-Coder-1.5B (Q4_K_M), layer by layer: q4 8.2 to
-/// 9.8 %, q4o 7.0 to 8.1 %, q6 2.0 to 2.4 %, q8 0.5 to 0.7 %. The sources' own 4-bit rounding costs
-/// about 7 %, so that q6 adds a twentieth to it, q4o two fifths.
-pub const DOWN_ERROR_MAX: f64 = 0.025;
+/// 9.8 %, q4o 7.0 to 8.1 %, q5 4.0 to 4.6 %, q6 2.0 to 2.4 %, q8 0.5 to 0.7 %. The sources' own
+/// 4-bit rounding costs about 7 %. What that does to perplexity depends on how much redundancy a
+/// model has: q5 instead of q6 adds 2.2 % to the narrow one's, 0.13 % to the other's.
+pub const fn down_error_max(dim: usize) -> f64 {
+    if dim < 1024 { 0.025 } else { 0.045 }
+}
 
 /// Types that `--down auto` tries, the smallest first.
-const CANDIDATES: [WeightType; 2] = [WeightType::Q4O, WeightType::Q6];
+const CANDIDATES: [WeightType; 3] = [WeightType::Q4O, WeightType::Q5, WeightType::Q6];
 /// The type that `--down auto` takes where those lose too much.
 const LARGEST: WeightType = WeightType::Q8;
 
@@ -50,6 +54,12 @@ impl Loss {
         }
         self.error += f64::from(error);
         self.total += f64::from(total);
+    }
+
+    /// What rounding by the kernels cost.
+    pub fn add(&mut self, loss: tessera_kernels::Loss) {
+        self.error += loss.error;
+        self.total += loss.total;
     }
 
     /// Both together.
@@ -154,16 +164,7 @@ pub fn turn(
     Ok(())
 }
 
-/// Rounds one row to type `ty` and adds what that cost to `loss`; `back` is working memory.
-pub fn round(ty: WeightType, weights: &[f32], row: &mut Row, back: &mut Vec<f32>, loss: &mut Loss) {
-    row.resize(ty, weights.len());
-    quantize_row(ty, weights, &mut row.codes, &mut row.scales);
-    back.resize(weights.len(), 0.0);
-    dequantize_row(ty, weights.len(), &row.codes, &row.scales, back);
-    loss.add_row(weights, back);
-}
-
-/// The smallest type whose error stays within [`DOWN_ERROR_MAX`] on a sample of the matrix.
+/// The smallest type whose error stays within [`down_error_max`] on a sample of the matrix.
 ///
 /// The sample is some bands of 32 outputs, evenly spread, over all neurons. A block of the image is
 /// one neuron's share of a band, so errors of the sample are errors of the image.
@@ -172,7 +173,7 @@ pub fn round(ty: WeightType, weights: &[f32], row: &mut Row, back: &mut Vec<f32>
 /// If the matrix cannot be read.
 pub fn choose_type(tensor: &Tensor<'_>) -> Result<WeightType, PackError> {
     for ty in CANDIDATES {
-        if sample_loss(tensor, ty)?.relative() <= DOWN_ERROR_MAX {
+        if sample_loss(tensor, ty)?.relative() <= down_error_max(tensor.rows) {
             return Ok(ty);
         }
     }
@@ -184,8 +185,11 @@ fn sample_loss(tensor: &Tensor<'_>, ty: WeightType) -> Result<Loss, PackError> {
     let bands = tensor.rows / BLOCK;
     let step = (bands / SAMPLE_BANDS).max(1);
     let mut loss = Loss::default();
-    let (mut stored, mut floats, mut block) = (Vec::new(), Vec::new(), [0.0; BLOCK]);
-    let (mut row, mut back) = (Row::default(), Vec::new());
+    let (mut stored, mut floats) = (Vec::new(), Vec::new());
+    let mut blocks = vec![0.0; BLOCK * tensor.cols];
+    let mut codes = vec![0; ty.code_bytes(BLOCK) * tensor.cols];
+    let mut scales = vec![0; ty.scale_bytes(BLOCK) * tensor.cols];
+    let mut quantizer = Quantizer::default();
     for first in (0..bands * BLOCK).step_by(step * BLOCK) {
         tensor.read_rows(first, BLOCK, &mut stored)?;
         floats.resize(BLOCK * tensor.cols, 0.0);
@@ -193,13 +197,13 @@ fn sample_loss(tensor: &Tensor<'_>, ty: WeightType) -> Result<Loss, PackError> {
         for (row, floats) in floats.chunks_exact(tensor.cols).enumerate() {
             check_weights(tensor, first + row, ty, floats)?;
         }
-        for neuron in 0..tensor.cols {
+        for (neuron, block) in blocks.chunks_exact_mut(BLOCK).enumerate() {
             for (output, weight) in block.iter_mut().enumerate() {
                 *weight = floats[output * tensor.cols + neuron];
             }
-            round(ty, &block, &mut row, &mut back, &mut loss);
         }
-        if loss.relative() > 2.0 * DOWN_ERROR_MAX {
+        loss.add(quantizer.rows(ty, BLOCK, &blocks, &mut codes, &mut scales));
+        if loss.relative() > 2.0 * down_error_max(tensor.rows) {
             break;
         }
     }

@@ -6,7 +6,7 @@ use tessera_kernels::{Kernels, WeightType};
 use tessera_runtime::format::{FfnMap, Image, MatrixMap, TileLayout};
 
 use super::convert::{Row, Scratch, convert_rows};
-use super::down::{Loss, STRIP_NEURONS, Shared, round, turn};
+use super::down::{Loss, STRIP_NEURONS, Shared, turn};
 use super::error::PackError;
 use super::output::Output;
 use super::types;
@@ -58,7 +58,6 @@ pub struct Memory {
     scratch: Scratch,
     rows: [Row; 3],
     turned: Vec<f32>,
-    back: Vec<f32>,
     out: Vec<u8>,
 }
 
@@ -171,7 +170,6 @@ impl<'m> Jobs<'m> {
             scratch,
             rows,
             turned,
-            back,
             out,
         } = memory;
         out.clear();
@@ -195,19 +193,24 @@ impl<'m> Jobs<'m> {
             )?;
         }
         let mut loss = Loss::default();
+        rows[2].resize(layout.down, layout.dim);
         self.downs[section].with(&down, |stored| {
             turn(&down, stored, (start, real), layout.down, turned)
         })?;
         for (index, weights) in turned.chunks_exact(layout.dim).enumerate() {
-            round(layout.down, weights, &mut rows[2], back, &mut loss);
+            let Row { codes, scales } = &mut rows[2];
+            let quantizer = &mut scratch.quantizer;
+            loss.add(quantizer.rows(layout.down, layout.dim, weights, codes, scales));
             bundles.put(index, 2, &rows[2]);
         }
         for (which, ty) in [layout.gate, layout.up, layout.down]
             .into_iter()
             .enumerate()
         {
-            let zeros = Row::zeros(ty, layout.dim);
-            (real..count).for_each(|index| bundles.put(index, which, &zeros));
+            if real < count {
+                let zeros = Row::zeros(ty, layout.dim);
+                (real..count).for_each(|index| bundles.put(index, which, &zeros));
+            }
         }
         let unit_crcs = bundles.seal(map.bundle_offset(start), self.kernels.crc32c);
         Ok(Made {

@@ -24,7 +24,7 @@ use std::time::Instant;
 use tessera_runtime::format::{Image, SectionKind, Superblock};
 use tessera_runtime::limits::EOS_MAX;
 
-pub use down::{DOWN_ERROR_MAX, Loss};
+pub use down::{Loss, down_error_max};
 pub(crate) use down::{STRIP_NEURONS, Shared, turn};
 pub use error::PackError;
 pub(crate) use layout::image_id;

@@ -12,8 +12,11 @@ pub enum Weights {
     /// types become q5 or q6, 6-bit types q6, 8-bit and float types q8.
     #[default]
     Auto,
-    /// Four bits from any source: q4k or q4o where the source has minima, else q4.
+    /// Four bits from any source: q4k or q4o where the source has minima, else q4. The lm_head gets
+    /// six.
     Q4,
+    /// The same with scale and minimum always, which loses less than q4.
+    Q4o,
     /// Eight bits from any source.
     Q8,
     /// Half floats.

@@ -201,6 +201,7 @@ fn every_weight_reads_back_in_every_type() {
     for weights in [
         Weights::Auto,
         Weights::Q4,
+        Weights::Q4o,
         Weights::Q8,
         Weights::F16,
         Weights::F32,

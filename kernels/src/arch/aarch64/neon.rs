@@ -88,11 +88,14 @@ impl<X: Flavor> Simd for Neon<X> {
         fn zero_v(self) -> V = [vdupq_n_u8(0); 2];
         fn floats(self, floats: &[f32; 8]) -> F
             = [vld1q_f32(floats.as_ptr()), vld1q_f32(floats[4..].as_ptr())];
+        fn floats_of(self, a: V) -> F = [vreinterpretq_f32_u8(a[0]), vreinterpretq_f32_u8(a[1])];
         fn splat(self, a: f32) -> F = [vdupq_n_f32(a); 2];
         fn add(self, a: F, b: F) -> F = [vaddq_f32(a[0], b[0]), vaddq_f32(a[1], b[1])];
         fn sub(self, a: F, b: F) -> F = [vsubq_f32(a[0], b[0]), vsubq_f32(a[1], b[1])];
         fn mul(self, a: F, b: F) -> F = [vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1])];
         fn div(self, a: F, b: F) -> F = [vdivq_f32(a[0], b[0]), vdivq_f32(a[1], b[1])];
+        fn min(self, a: F, b: F) -> F = [vminq_f32(a[0], b[0]), vminq_f32(a[1], b[1])];
+        fn max(self, a: F, b: F) -> F = [vmaxq_f32(a[0], b[0]), vmaxq_f32(a[1], b[1])];
         fn less(self, a: F, b: F) -> W = [
             vreinterpretq_s32_u32(vcltq_f32(a[0], b[0])),
             vreinterpretq_s32_u32(vcltq_f32(a[1], b[1])),
@@ -251,7 +254,6 @@ unsafe fn done<X: Flavor, const TY: u8>(acc: [int32x4_t; 4]) -> W {
 
 impl<X: Flavor> Simd8 for Neon<X> {
     ops! {
-        fn floats_of(self, a: V) -> F = [vreinterpretq_f32_u8(a[0]), vreinterpretq_f32_u8(a[1])];
         fn words(self, words: &[i32; 8]) -> W
             = [vld1q_s32(words.as_ptr()), vld1q_s32(words[4..].as_ptr())];
         fn super_scales(self, bytes: &[u8; 16]) -> [F; 2] = super_scales(bytes);

@@ -8,6 +8,7 @@ pub(crate) mod gated;
 pub(crate) mod matmul;
 pub(crate) mod matvec;
 mod panel;
+pub(crate) mod quantize;
 
 /// Calls a kernel compiled for the quantised type `$ty`.
 macro_rules! by_type {

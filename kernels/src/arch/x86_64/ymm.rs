@@ -120,11 +120,14 @@ impl<X: Flavor> Simd for Ymm<X> {
             = _mm256_set1_epi32(i32::from_ne_bytes(*bytes));
         fn zero_v(self) -> __m256i = _mm256_setzero_si256();
         fn floats(self, floats: &[f32; 8]) -> __m256 = _mm256_loadu_ps(floats.as_ptr());
+        fn floats_of(self, a: __m256i) -> __m256 = _mm256_castsi256_ps(a);
         fn splat(self, a: f32) -> __m256 = _mm256_set1_ps(a);
         fn add(self, a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
         fn sub(self, a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
         fn mul(self, a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
         fn div(self, a: __m256, b: __m256) -> __m256 = _mm256_div_ps(a, b);
+        fn min(self, a: __m256, b: __m256) -> __m256 = _mm256_min_ps(a, b);
+        fn max(self, a: __m256, b: __m256) -> __m256 = _mm256_max_ps(a, b);
         fn less(self, a: __m256, b: __m256) -> __m256i
             = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_LT_OQ>(a, b));
         fn splat_w(self, a: i32) -> __m256i = _mm256_set1_epi32(a);
@@ -226,7 +229,6 @@ unsafe fn signed_pairs(w: __m256i, a: __m256i) -> __m256i {
 
 impl<X: Flavor> Simd8 for Ymm<X> {
     ops! {
-        fn floats_of(self, a: __m256i) -> __m256 = _mm256_castsi256_ps(a);
         fn words(self, words: &[i32; 8]) -> __m256i = _mm256_loadu_si256(words.as_ptr().cast());
         fn halves(self, halves: &[u8; 16]) -> __m256
             = _mm256_cvtph_ps(_mm_loadu_si128(halves.as_ptr().cast()));

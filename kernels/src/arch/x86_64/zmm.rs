@@ -34,11 +34,14 @@ impl Simd for Zmm {
             = _mm512_set1_epi32(i32::from_ne_bytes(*bytes));
         fn zero_v(self) -> __m512i = _mm512_setzero_si512();
         fn floats(self, floats: &[f32; 16]) -> __m512 = _mm512_loadu_ps(floats.as_ptr());
+        fn floats_of(self, a: __m512i) -> __m512 = _mm512_castsi512_ps(a);
         fn splat(self, a: f32) -> __m512 = _mm512_set1_ps(a);
         fn add(self, a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
         fn sub(self, a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
         fn mul(self, a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
         fn div(self, a: __m512, b: __m512) -> __m512 = _mm512_div_ps(a, b);
+        fn min(self, a: __m512, b: __m512) -> __m512 = _mm512_min_ps(a, b);
+        fn max(self, a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);
         fn less(self, a: __m512, b: __m512) -> __m512i
             = _mm512_movm_epi32(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b));
         fn splat_w(self, a: i32) -> __m512i = _mm512_set1_epi32(a);
