@@ -350,7 +350,7 @@ fn print_attend(kernels: &Kernels, words: &[String], memory: &Memory) {
             };
             let mut states = vec![0.0; rows * state_len(dim)];
             let mut work = vec![0.0; scratch_len(dim)];
-            let (mut count, start) = (0, Instant::now());
+            let (mut count, start, core_start) = (0, Instant::now(), core_seconds());
             while start.elapsed().as_secs_f64() < RUN_SECONDS {
                 clear(dim, &mut states);
                 for start in (0..POSITIONS).step_by(SEGMENT) {
@@ -366,7 +366,9 @@ fn print_attend(kernels: &Kernels, words: &[String], memory: &Memory) {
                 }
                 count += 1;
             }
-            let ns = start.elapsed().as_secs_f64() * 1e9 / f64::from(count);
+            let seconds = start.elapsed().as_secs_f64();
+            let seconds = core_start.map_or(seconds, |start| core_seconds().unwrap() - start);
+            let ns = seconds * 1e9 / f64::from(count);
             let bytes = 2 * POSITIONS * (dim * ty.element_bytes() + ty.scale_bytes());
             println!(
                 "{label:44} {:6.1} GB/s {:6.1} GMAC/s",
