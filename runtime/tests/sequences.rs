@@ -12,7 +12,7 @@ use tessera_runtime::{KvType, Plan, PlanOptions, Session, SessionError};
 type TinySession<'i, 'm> = Session<'m, SimFlash<'i, 'm>, ShuffledLanes, &'i SimClock>;
 
 /// Tokens of each sequence's prompt, and steps that all are decoded for.
-const PROMPTS: [usize; 5] = [1, 150, 131, 7, 290];
+const PROMPTS: [usize; 5] = [1, 150, 131, 7, 291];
 const STEPS: usize = 6;
 
 fn token(sequence: usize, pos: usize) -> u32 {
@@ -45,7 +45,8 @@ fn options(sequences: usize, lanes: usize, kv: KvType) -> PlanOptions {
         seq_len: 300,
         sequences,
         kv,
-        batch_tokens: 48,
+        // The longest prompt ends with 11 tokens: more units than are worked on at once.
+        batch_tokens: 40,
         logits_rows: 1,
         lanes,
     }
