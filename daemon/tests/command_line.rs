@@ -137,7 +137,7 @@ fn what_cannot_be_done_is_said_in_one_sentence() {
         all.extend(["--image".to_owned(), image.to_owned()]);
         all
     };
-    let cases: [(&[&'static str], i32, &str); 12] = [
+    let cases: [(&[&'static str], i32, &str); 14] = [
         (&["run", "--tokens", "1,,2"], 2, "is no token id"),
         (
             &["run", "--tokens", "300"],
