@@ -12,7 +12,7 @@ use tessera_hal::linux::{
 use tessera_kernels::Kernels;
 use tessera_runtime::format::{Image, SUPERBLOCK_BYTES, SectionKind};
 use tessera_runtime::limits::{BATCH_TOKENS_MAX, LANES_MAX};
-use tessera_runtime::{Plan, PlanError, PlanOptions, Session};
+use tessera_runtime::{KvType, Plan, PlanError, PlanOptions, Session};
 
 /// A session over real flash and real cores.
 pub type LinuxSession = Session<'static, LinuxFlash, Lanes, MonotonicClock>;
@@ -31,6 +31,16 @@ pub enum Io {
     Buffered,
 }
 
+/// How keys and values are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Kv {
+    /// Half floats.
+    #[default]
+    F16,
+    /// 8-bit codes: about half the memory, nearly the same text.
+    Q8,
+}
+
 /// What a session is started with.
 #[derive(Debug, Clone, Default)]
 pub struct EngineOptions {
@@ -39,6 +49,10 @@ pub struct EngineOptions {
     pub memory_bytes: Option<u64>,
     /// Positions of the context; `None`: the model's, at most [`CONTEXT_DEFAULT`].
     pub context: Option<usize>,
+    /// Sequences that are held side by side; `None`: one.
+    pub sequences: Option<usize>,
+    /// How keys and values are stored.
+    pub kv: Kv,
     /// Most tokens of a pass; `None`: the most there can be.
     pub batch_tokens: Option<usize>,
     /// Positions whose logits are wanted at once.
@@ -194,6 +208,11 @@ pub fn make_plan(model: &OpenImage, options: &EngineOptions, lanes: usize) -> Re
         seq_len: options
             .context
             .unwrap_or(shape.seq_len.min(CONTEXT_DEFAULT)),
+        sequences: options.sequences.unwrap_or(1),
+        kv: match options.kv {
+            Kv::F16 => KvType::F16,
+            Kv::Q8 => KvType::Q8,
+        },
         batch_tokens: options.batch_tokens.unwrap_or(BATCH_TOKENS_MAX),
         logits_rows: options.logits_rows,
         lanes,

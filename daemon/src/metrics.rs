@@ -11,7 +11,9 @@ use crate::engine::{EngineReport, LinuxSession};
 pub struct Recorder {
     /// Tokens and nanoseconds of each prefill.
     pub prefills: Vec<(usize, u64)>,
-    /// Nanoseconds of each decoded token.
+    /// Sequences that are decoded side by side; 0 counts as 1.
+    pub batch: usize,
+    /// Nanoseconds of each step: of each decoded token, or of one token of each sequence.
     pub token_ns: Vec<u64>,
     /// Share of the weights that missed, for each decoded token.
     pub miss_rates: Vec<f64>,
@@ -30,7 +32,7 @@ impl Recorder {
         }
     }
 
-    /// One decoded token.
+    /// One decoded token, or one of each sequence.
     pub fn token(&mut self, ns: u64, counted: Stats) {
         self.token_ns.push(ns);
         let used = counted.hit_bytes + counted.miss_bytes;
@@ -47,7 +49,8 @@ impl Recorder {
 
     /// Everything that was measured. Values that were not measured are `None`.
     pub fn metrics(&self, session: &LinuxSession, report: &EngineReport) -> Metrics {
-        let tokens = self.token_ns.len();
+        let (steps, batch) = (self.token_ns.len(), self.batch.max(1));
+        let tokens = steps * batch;
         let per_token = |value: u64| (tokens > 0).then(|| value as f64 / tokens as f64);
         let mut sorted = self.token_ns.clone();
         sorted.sort_unstable();
@@ -62,7 +65,7 @@ impl Recorder {
             prefill_tokens_per_s: rate(prefill_tokens, prefill_ns),
             decode_tokens_per_s: rate(tokens, decode_ns),
             first_token_ms: self.prefills.first().map(|&(_, ns)| ms(ns)),
-            token_ms_mean: per_token(decode_ns).map(|ns| ns / 1e6),
+            token_ms_mean: (steps > 0).then(|| ms(decode_ns) / steps as f64),
             token_ms_p50: percentile(&sorted, 50).map(ms),
             token_ms_p90: percentile(&sorted, 90).map(ms),
             token_ms_p99: percentile(&sorted, 99).map(ms),
@@ -78,6 +81,7 @@ impl Recorder {
             kernels: report.kernels,
             npu: None,
             lanes: session.plan().sizes.lanes,
+            batch,
             mode: "exact",
             logits_digest: None,
         }
@@ -117,6 +121,7 @@ pub struct Metrics {
     pub kernels: &'static str,
     pub npu: Option<&'static str>,
     pub lanes: usize,
+    pub batch: usize,
     pub mode: &'static str,
     pub logits_digest: Option<String>,
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::engine::{EngineOptions, Io};
+use crate::engine::{EngineOptions, Io, Kv};
 
 /// Runs language models that are larger than the memory they may use.
 ///
@@ -46,6 +46,9 @@ pub struct EngineArgs {
     /// Positions of the context [default: the model's, at most 4096].
     #[arg(long, value_name = "N")]
     pub ctx: Option<usize>,
+    /// How keys and values are kept; images packed with f32 keep them in f32.
+    #[arg(long, value_enum, default_value_t)]
+    pub kv: Kv,
     /// Lanes: cores that compute [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub lanes: Option<u8>,
@@ -63,6 +66,8 @@ impl EngineArgs {
         EngineOptions {
             memory_bytes: self.memory,
             context: self.ctx,
+            sequences: None,
+            kv: self.kv,
             batch_tokens: None,
             logits_rows: 1,
             lanes: self.lanes.map(usize::from),
@@ -277,6 +282,9 @@ pub struct BenchArgs {
     /// Tokens to decode, from an empty context; 0 leaves decode out.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
     pub new_tokens: usize,
+    /// Sequences that are decoded side by side.
+    #[arg(short = 'b', long, value_name = "N", default_value_t = 1)]
+    pub batch: usize,
     /// Repetitions.
     #[arg(short = 'r', long, value_name = "N", default_value_t = 3)]
     pub repeat: usize,

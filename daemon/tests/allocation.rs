@@ -9,7 +9,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use support::{Recipe, tiny_image};
-use tessera::engine::{EngineOptions, Io, OpenImage, make_plan, start};
+use tessera::engine::{EngineOptions, Io, Kv, OpenImage, make_plan, start};
 use tessera::generate::Generator;
 use tessera::metrics::Recorder;
 use tessera::options::GenerateArgs;
@@ -60,6 +60,8 @@ fn no_token_allocates() {
             let mut options = EngineOptions {
                 context: Some(96),
                 lanes: Some(2),
+                sequences: Some(3),
+                kv: if n_experts == 0 { Kv::F16 } else { Kv::Q8 },
                 logits_rows: 1,
                 io,
                 memory_bytes: Some(1),
@@ -90,6 +92,12 @@ fn no_token_allocates() {
                 generator
                     .run(&mut session, &[5, 6, 7, 8], None, &mut recorder, &mut emit)
                     .unwrap();
+                let mut seen = 0;
+                for step in 0..9 {
+                    let steps = [(2, step), (0, 30 + step), (1, 60)];
+                    session.decode(&steps, &mut |_, _| seen += 1).unwrap();
+                }
+                assert_eq!(seen, 27);
                 let count = ALLOCATIONS.load(Ordering::Relaxed) - before;
                 assert_eq!(generator.output.len(), 40);
                 assert_eq!(count, 0, "{io:?}, {memory} bytes, {n_experts} experts");

@@ -70,6 +70,7 @@ fn token_ids_go_in_and_come_out() {
         "io_path",
         "kernels",
         "lanes",
+        "batch",
         "mode",
         "logits_digest",
     ] {
@@ -82,8 +83,28 @@ fn token_ids_go_in_and_come_out() {
     assert!(output.status.success());
     assert_eq!(
         String::from_utf8(output.stdout).unwrap().split(',').count(),
-        126
+        510
     );
+}
+
+#[test]
+fn sequences_are_decoded_side_by_side() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = image(folder.path());
+    let run = |arguments: &[&str]| -> serde_json::Value {
+        let common = ["bench", "-p", "0", "-n", "5", "-r", "1", "--json"];
+        let image = ["--image", image.to_str().unwrap()];
+        let output = tessera(&[&common[..], &image, arguments].concat());
+        assert!(output.status.success());
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let bytes = |stats: &serde_json::Value| stats["budget_bytes"].as_u64().unwrap();
+    let (one, three) = (run(&[]), run(&["--batch", "3"]));
+    let eight_bits = run(&["--batch", "3", "--kv", "q8"]);
+    assert_eq!((&one["batch"], &three["batch"]), (&1.into(), &3.into()));
+    assert!(three["decode_tokens_per_s"].as_f64().unwrap() > 0.0);
+    assert!(bytes(&one) < bytes(&eight_bits) && bytes(&eight_bits) < bytes(&three));
+    assert_ne!(three["logits_digest"], eight_bits["logits_digest"]);
 }
 
 #[test]
@@ -116,7 +137,7 @@ fn what_cannot_be_done_is_said_in_one_sentence() {
         all.extend(["--image".to_owned(), image.to_owned()]);
         all
     };
-    let cases: [(&[&'static str], i32, &str); 12] = [
+    let cases: [(&[&'static str], i32, &str); 14] = [
         (&["run", "--tokens", "1,,2"], 2, "is no token id"),
         (
             &["run", "--tokens", "300"],
@@ -128,14 +149,16 @@ fn what_cannot_be_done_is_said_in_one_sentence() {
         (&["run", "--tokens", "1", "--memory", "1K"], 1, "too few"),
         (&["run", "--tokens", "1", "--memory", "much"], 2, "much"),
         (&["run", "--tokens", "1", "--lanes", "17"], 2, "17"),
-        (&["run", "--tokens", "1", "--ctx", "4096"], 1, "128"),
+        (&["run", "--tokens", "1", "--ctx", "4096"], 1, "512"),
         (&["run", "--tokens", "1", "--kernels", "magic"], 1, "magic"),
-        (&["bench", "-p", "99999999999", "-n", "1"], 1, "128"),
+        (&["bench", "-p", "99999999999", "-n", "1"], 1, "512"),
         (
             &["bench", "-p", "1", "-n", "1", "-r", "99999999999"],
             1,
             "1000",
         ),
+        (&["bench", "--batch", "65"], 1, "64"),
+        (&["run", "--tokens", "1", "--kv", "q2"], 2, "q2"),
         (&["chat"], 1, "no tokenizer"),
     ];
     for (arguments, status, part) in cases {

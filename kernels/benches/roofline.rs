@@ -10,6 +10,8 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Instant;
 
+use tessera_kernels::attention::{Queries, SEGMENT, Segment, clear, scratch_len, state_len};
+use tessera_kernels::kv::{KvRows, KvType};
 use tessera_kernels::{Activations, GROUP, Kernels, NeuronRows, Rows, WeightType};
 
 const TYPES: [WeightType; 4] = [
@@ -64,6 +66,7 @@ fn main() {
             }
         }
         print_small(&kernels, &words, &memory[0]);
+        print_attend(&kernels, &words, &memory[0]);
     }
 }
 
@@ -73,7 +76,6 @@ struct Memory {
     floats: Vec<f32>,
     q: Vec<i8>,
     sums: Vec<i32>,
-    halves: Vec<u16>,
 }
 
 impl Memory {
@@ -90,7 +92,6 @@ impl Memory {
             floats: (0..len).map(|_| random() as f32 / 1e7 - 0.8).collect(),
             q: (0..len).map(|_| (random() % 255) as i8).collect(),
             sums: vec![3; len / 32],
-            halves: vec![0x3c00; 8960],
         }
     }
 
@@ -280,13 +281,17 @@ fn print_small(kernels: &Kernels, words: &[String], memory: &Memory) {
     let mut q = vec![0i8; LEN];
     let (mut scales, mut sums) = (vec![0f32; LEN / 32], vec![0i32; LEN / 32]);
     let x = &memory.floats[LEN..2 * LEN];
-    let halves = &memory.halves[..LEN];
+    let mut codes = vec![0i8; 256];
     let silu = tessera_kernels::Activation::Silu;
     let mut cases: [(&str, Run<'_>); 5] = [
         ("dot", Box::new(|| _ = black_box((kernels.dot)(x, x)))),
         (
-            "dot_f16",
-            Box::new(|| _ = black_box((kernels.dot_f16)(x, halves))),
+            "to_q8",
+            Box::new(|| {
+                for x in x.chunks_exact(256) {
+                    black_box((kernels.to_q8)(x, &mut codes));
+                }
+            }),
         ),
         (
             "crc32c",
@@ -310,6 +315,65 @@ fn print_small(kernels: &Kernels, words: &[String], memory: &Memory) {
             println!(
                 "{label} {:6.2} elements/ns",
                 elements / start.elapsed().as_secs_f64() / 1e9
+            );
+        }
+    }
+}
+
+/// Attention over a cache of 4,096 positions; GB/s are those of keys and values.
+fn print_attend(kernels: &Kernels, words: &[String], memory: &Memory) {
+    const POSITIONS: usize = 4096;
+    let halves = memory.weights.len() / 2;
+    let halves: &[u16] = &bytemuck::cast_slice(&memory.weights[..halves / 2 * 4])[..halves];
+    for ty in [KvType::F32, KvType::F16, KvType::Q8] {
+        for (dim, group, tokens) in [(64, 3, 1), (128, 6, 1), (64, 3, 16), (128, 6, 16)] {
+            let (name, rows) = (kernels.name, group * tokens);
+            let label = format!("{name:11} attend           {ty:?} {dim} x {group} x {tokens}");
+            let len = POSITIONS * dim;
+            if !words.iter().all(|word| label.contains(word.as_str())) || halves.len() < len {
+                continue;
+            }
+            let all = match ty {
+                KvType::F32 => KvRows::F32(&memory.floats[..len]),
+                KvType::F16 => KvRows::F16(&halves[..len]),
+                KvType::Q8 => KvRows::Q8(
+                    bytemuck::cast_slice(&memory.weights[..len]),
+                    &memory.floats[..POSITIONS],
+                ),
+            };
+            let queries = Queries {
+                q: &memory.floats[..rows * dim],
+                group,
+                pos: POSITIONS,
+                window: 0,
+                scale: 0.1,
+            };
+            let mut states = vec![0.0; rows * state_len(dim)];
+            let mut work = vec![0.0; scratch_len(dim)];
+            let (mut count, start, core_start) = (0, Instant::now(), core_seconds());
+            while start.elapsed().as_secs_f64() < RUN_SECONDS {
+                clear(dim, &mut states);
+                for start in (0..POSITIONS).step_by(SEGMENT) {
+                    let rows = all.slice(dim, start, SEGMENT);
+                    let segment = Segment {
+                        dim,
+                        start,
+                        count: SEGMENT,
+                        keys: rows,
+                        values: rows,
+                    };
+                    (kernels.attend)(&segment, &queries, &mut states, &mut work);
+                }
+                count += 1;
+            }
+            let seconds = start.elapsed().as_secs_f64();
+            let seconds = core_start.map_or(seconds, |start| core_seconds().unwrap() - start);
+            let ns = seconds * 1e9 / f64::from(count);
+            let bytes = 2 * POSITIONS * (dim * ty.element_bytes() + ty.scale_bytes());
+            println!(
+                "{label:44} {:6.1} GB/s {:6.1} GMAC/s",
+                bytes as f64 / ns,
+                (2 * len * rows) as f64 / ns
             );
         }
     }

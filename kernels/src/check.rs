@@ -2,8 +2,10 @@
 
 use core::ops::Range;
 
+use crate::attention::{Queries, SEGMENT, Segment, scratch_len, state_len};
 use crate::block::{BLOCK, WeightType};
 use crate::dispatch::Kernels;
+use crate::kv::{HEAD_DIM_MAX, KV_ALIGN};
 use crate::view::{Activations, NeuronRows, Rows};
 
 pub(crate) fn quantize(x: &[f32], q: &[i8], scales: &[f32], sums: &[i32]) {
@@ -87,4 +89,27 @@ fn scratch_fits(cols: usize, tokens: usize, scratch: &[u8]) {
         "{} bytes of scratch, need {need}",
         scratch.len()
     );
+}
+
+pub(crate) fn to_q8(x: &[f32], codes: &[i8]) {
+    assert!(x.len().is_multiple_of(8), "{} elements", x.len());
+    assert_eq!(codes.len(), x.len());
+}
+
+pub(crate) fn attend(segment: &Segment<'_>, queries: &Queries<'_>, states: &[f32], work: &[f32]) {
+    let &Segment { dim, count, .. } = segment;
+    assert!(
+        dim.is_multiple_of(8) && (8..=HEAD_DIM_MAX).contains(&dim),
+        "{dim} elements"
+    );
+    assert!(
+        count.is_multiple_of(KV_ALIGN) && count <= SEGMENT,
+        "{count} positions"
+    );
+    assert!(segment.start.is_multiple_of(SEGMENT), "{}", segment.start);
+    segment.keys.check(dim, count);
+    segment.values.check(dim, count);
+    assert!(queries.group > 0 && queries.q.len().is_multiple_of(queries.group * dim));
+    assert_eq!(states.len(), queries.q.len() / dim * state_len(dim));
+    assert!(work.len() >= scratch_len(dim), "{} floats", work.len());
 }

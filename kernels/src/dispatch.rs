@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use crate::attention::{Queries, Segment};
 use crate::block::{BLOCK, WeightType};
 use crate::quantize::Loss;
 use crate::view::{Activations, NeuronRows, Rows};
@@ -66,12 +67,15 @@ pub struct Kernels {
 
     /// `sum_i a_i * b_i` in the order given for float weights in the crate docs.
     pub dot: fn(a: &[f32], b: &[f32]) -> f32,
-    /// The same with `b` in f16 bits.
-    pub dot_f16: fn(a: &[f32], b: &[u16]) -> f32,
-    /// `y_i = y_i + a * x_i`.
-    pub axpy: fn(a: f32, x: &[f32], y: &mut [f32]),
-    /// The same with `x` in f16 bits.
-    pub axpy_f16: fn(a: f32, x: &[u16], y: &mut [f32]),
+
+    /// Adds what one segment of the cache gives to the states of queries, (tokens, group,
+    /// [`state_len`](crate::attention::state_len)). `work` has at least
+    /// [`scratch_len`](crate::attention::scratch_len) floats.
+    pub attend:
+        fn(segment: &Segment<'_>, queries: &Queries<'_>, states: &mut [f32], work: &mut [f32]),
+    /// Rounds `x`, whose length is a multiple of 8, to 8 bits as one block: the codes are those of
+    /// [`Kernels::quantize`] with the maximum of all of `x`. Returns the scale.
+    pub to_q8: fn(x: &[f32], codes: &mut [i8]) -> f32,
 
     /// `out_i = (x_i * (1 / sqrt(mean + eps))) * weight_i`, `mean = dot(x, x) / len`.
     pub rmsnorm: fn(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]),

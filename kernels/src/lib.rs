@@ -77,16 +77,48 @@
 //! A neuron with `h_n = 0` changes nothing, so dead neurons may be left out: hot (dense) and cold
 //! (sparse) paths give the same bits. For float weights `acc_i = acc_i + h_n * w_{n,i}`, neuron by
 //! neuron, where dead neurons are likewise free to be left out.
+//!
+//! # Attention (`attend`)
+//!
+//! Positions are cut into segments of [`attention::SEGMENT`] = 128 that begin at its multiples. Of
+//! one segment, a query `q` of `n` elements sees the positions `p` from the window's begin to its
+//! own; segments of which it sees nothing are left out. With a key `k_p` and a value `v_p`:
+//!
+//! ```text
+//! s_p   = (0 + q_0 k_{p,0} + q_1 k_{p,1} + ... ) * scale          F32, F16
+//! s_p   = f32(sum_i c_i k_{p,i}) * (d_p * (e * scale))            Q8: q = e * c by `to_q8`,
+//!                                                                 d_p the key's scale
+//! m     = max_p s_p + 0          NaN passed over
+//! w_p   = exp(s_p - m)           0 where p is not seen
+//! A_j   = 0 + w_j + w_{j+8} + w_{j+16} + ...                      j = 0..8, p from the segment's
+//!                                                                 first position on
+//! l     = ((A0 + A4) + (A2 + A6)) + ((A1 + A5) + (A3 + A7))
+//! o_i   = 0 + w_p v_{p,i} + w_{p+1} v_{p+1,i} + ...               F32, F16
+//! o_i   = 0 + (w_p d_p) v_{p,i} + (w_{p+1} d_{p+1}) v_{p+1,i} + ...    Q8, d_p the value's scale
+//! ```
+//!
+//! A query's state `(M, L, O)` begins as `(-inf, 0, 0)` and takes the segments in order:
+//!
+//! ```text
+//! M'    = max(M, m)        a = exp(M - M')        b = exp(m - M')
+//! L'    = L * a + l * b    O'_i = O_i * a + o_i * b
+//! ```
+//!
+//! and the result is `O_i * (1 / L)`. So it depends neither on the tokens beside it nor on who
+//! worked on which segment. This is the blocked form of Dao's FlashAttention (2022), its segments
+//! side by side as in Flash-Decoding (2023).
 
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![deny(unsafe_code)]
 
 pub mod activation;
 mod arch;
+pub mod attention;
 pub mod block;
 mod check;
 mod crc;
 pub mod dispatch;
+pub mod kv;
 pub mod math;
 pub mod pack;
 pub mod quantize;

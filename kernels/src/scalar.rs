@@ -5,6 +5,7 @@ use crate::block::BLOCK;
 use crate::dispatch::Kernels;
 use crate::{check, crc, math};
 
+mod attend;
 mod down;
 mod products;
 
@@ -19,9 +20,8 @@ pub(crate) const TABLE: Kernels = Kernels {
     down_group: down::down_group,
     down_group_many: down::down_group_many,
     dot,
-    dot_f16,
-    axpy,
-    axpy_f16,
+    attend: attend::attend,
+    to_q8,
     rmsnorm,
     softmax,
     gated,
@@ -42,6 +42,16 @@ fn quantize(x: &[f32], q: &mut [i8], scales: &mut [f32], sums: &mut [i32]) {
         }
         *sum = q.iter().map(|&q| i32::from(q)).sum();
     }
+}
+
+fn to_q8(x: &[f32], codes: &mut [i8]) -> f32 {
+    check::to_q8(x, codes);
+    let top = f32::from_bits(x.iter().map(|x| x.abs().to_bits()).max().unwrap_or(0));
+    let (s, inverse) = scale_of(top);
+    for (code, x) in codes.iter_mut().zip(x) {
+        *code = math::round_to_i32(x * inverse) as i8;
+    }
+    s
 }
 
 /// `(top / 127, 127 / top)`, or zeros where `top` is below 2^-100.
@@ -72,25 +82,6 @@ fn sum(products: impl Iterator<Item = f32>) -> f32 {
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     sum(a.iter().zip(b).map(|(a, b)| a * b))
-}
-
-fn dot_f16(a: &[f32], b: &[u16]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    sum(a.iter().zip(b).map(|(a, &b)| a * math::f16_to_f32(b)))
-}
-
-fn axpy(a: f32, x: &[f32], y: &mut [f32]) {
-    assert_eq!(x.len(), y.len());
-    for (y, x) in y.iter_mut().zip(x) {
-        *y += a * x;
-    }
-}
-
-fn axpy_f16(a: f32, x: &[u16], y: &mut [f32]) {
-    assert_eq!(x.len(), y.len());
-    for (y, &x) in y.iter_mut().zip(x) {
-        *y += a * math::f16_to_f32(x);
-    }
 }
 
 fn rmsnorm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {

@@ -3,6 +3,7 @@
 use crate::testing::Random;
 use crate::{Activations, Kernels, Rows, WeightType};
 
+mod attend;
 mod doors;
 mod down;
 mod floats;

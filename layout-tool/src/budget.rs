@@ -50,8 +50,8 @@ pub fn budget_table(image: &Image<'_>, options: BudgetOptions) -> Result<BudgetT
             .context
             .unwrap_or(image.shape().seq_len.min(CONTEXT_DEFAULT)),
         batch_tokens: BATCH_TOKENS_MAX,
-        logits_rows: 1,
         lanes: options.lanes.unwrap_or(parallel::threads().min(LANES_MAX)),
+        ..PlanOptions::default()
     };
     let plan = Plan::new(image, options)?;
     let mut parts = plan

@@ -1,11 +1,14 @@
 //! Shape and plan to bytes of every piece of memory, and their total.
 
+use tessera_kernels::attention::{scratch_len, state_len};
+use tessera_kernels::kv::{KvType, kv_dim};
 use tessera_kernels::{BLOCK, Kernels};
 
 use crate::arena::carved_bytes;
 use crate::chunk::Chunk;
 use crate::format::{PAGE_BYTES, VectorsLayout};
-use crate::limits::{EMBED_SLOTS_MAX, JOBS_MAX};
+use crate::kv::{KvLayout, Place};
+use crate::limits::{ATTEND_UNITS_MAX, EMBED_SLOTS_MAX, JOBS_MAX};
 use crate::shape::Shape;
 
 /// Choices that size memory besides the shape.
@@ -15,8 +18,12 @@ pub struct Sizes {
     pub n_chunks: usize,
     /// Bytes of weights that stay.
     pub resident_bytes: usize,
-    /// Positions of the context.
+    /// Positions of the context of each sequence.
     pub seq_len: usize,
+    /// Sequences.
+    pub sequences: usize,
+    /// How keys and values are stored.
+    pub kv: KvType,
     /// Tokens that one pass carries.
     pub batch_tokens: usize,
     /// Positions whose logits are kept at once.
@@ -86,8 +93,6 @@ impl Budget {
     /// Bytes of every piece.
     pub fn new(shape: &Shape, sizes: &Sizes) -> Self {
         let floats = |count: usize| carved_bytes(count.saturating_mul(4));
-        let kv_elements = Buffers::kv_elements(shape, sizes.seq_len);
-        let kv_element_bytes = if shape.kv_f32 { 4 } else { 2 };
         let io_pages = sizes.n_slots * sizes.slot_bytes + EMBED_SLOTS_MAX * sizes.embed_bytes;
         let b = Buffers::new(shape, sizes);
         let quantized = |rows: usize, cols: usize| {
@@ -103,19 +108,22 @@ impl Budget {
             vectors_bytes: floats(VectorsLayout::new(shape).len()),
             chunks_bytes: carved_bytes(sizes.n_chunks * size_of::<Chunk>()),
             resident_bytes: carved_bytes(sizes.resident_bytes),
-            kv_bytes: 2 * carved_bytes(kv_elements.saturating_mul(kv_element_bytes)),
+            kv_bytes: KvLayout::new(shape, sizes).bytes(),
             io_bytes: PAGE_BYTES + io_pages,
             activation_bytes: floats(b.x)
                 + floats(b.norm)
                 + quantized(b.tokens, b.wide)
                 + floats(b.qkv)
                 + floats(b.q)
+                + floats(b.states)
+                + floats(b.parts)
                 + 2 * floats(b.rope)
                 + floats(b.sum)
                 + 2 * floats(b.hidden)
                 + floats(b.partials)
                 + gathered
-                + floats(b.logits),
+                + floats(b.logits)
+                + carved_bytes(b.tokens * size_of::<Place>()),
             scratch_bytes: sizes.lanes * (floats(b.lane_floats) + carved_bytes(b.lane_bytes)),
         }
     }
@@ -134,8 +142,12 @@ pub struct Buffers {
     pub norm: usize,
     /// q, k and v (rows, tokens).
     pub qkv: usize,
-    /// q after the rotary embedding (tokens, q_dim).
+    /// q after the rotary embedding (kv heads, tokens, group, dim).
     pub q: usize,
+    /// States of attention (kv heads, tokens, group, state).
+    pub states: usize,
+    /// States of segments (units, group, state).
+    pub parts: usize,
     /// Cosines, and sines (tokens, head_dim / 2).
     pub rope: usize,
     /// Output of a product or of the feed-forward network (dim, tokens).
@@ -146,7 +158,7 @@ pub struct Buffers {
     pub partials: usize,
     /// Logits (vocab_size, rows).
     pub logits: usize,
-    /// Floats of a lane: scores of attention, partial sums of a strip.
+    /// Floats of a lane: scores and sums of attention, partial sums of a strip.
     pub lane_floats: usize,
     /// Bytes of a lane: working memory of the kernels.
     pub lane_bytes: usize,
@@ -161,20 +173,22 @@ impl Buffers {
         let tokens = sizes.batch_tokens;
         let wide = shape.dim.max(shape.q_dim());
         let run = Self::run_neurons(shape);
-        let strip = 64 * tokens;
+        let (strip, dim) = (64 * tokens, kv_dim(shape.head_dim));
         Buffers {
             tokens,
             wide,
             x: tokens * shape.dim,
             norm: tokens * wide,
             qkv: tokens * (shape.q_dim() + 2 * shape.kv_dim()),
-            q: tokens * shape.q_dim(),
+            q: tokens * shape.n_heads * dim,
+            states: tokens * shape.n_heads * state_len(dim),
+            parts: ATTEND_UNITS_MAX * shape.n_heads / shape.n_kv_heads * state_len(dim),
             rope: tokens * shape.head_dim / 2,
             sum: tokens * shape.dim,
             hidden: run * tokens,
             partials: shape.dim * JOBS_MAX.max(2 * tokens),
             logits: shape.vocab_size * sizes.logits_rows,
-            lane_floats: sizes.seq_len.max(strip).max(2 * shape.cluster_neurons),
+            lane_floats: scratch_len(dim).max(strip).max(2 * shape.cluster_neurons),
             lane_bytes: Kernels::scratch_bytes(wide, tokens),
         }
     }
@@ -183,13 +197,5 @@ impl Buffers {
     pub fn run_neurons(shape: &Shape) -> usize {
         let run = RUN_NEURONS_MIN.next_multiple_of(shape.cluster_neurons);
         run.min(shape.ffn_dim.next_multiple_of(shape.cluster_neurons))
-    }
-
-    /// Elements of the keys of all layers, and of the values.
-    pub fn kv_elements(shape: &Shape, seq_len: usize) -> usize {
-        shape
-            .n_layers
-            .saturating_mul(seq_len)
-            .saturating_mul(shape.kv_dim())
     }
 }

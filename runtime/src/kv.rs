@@ -1,125 +1,131 @@
-//! The KV cache: keys and values of every layer, per key-value head and position.
+//! The KV cache: keys and values of every layer, key-value head, sequence and position.
 
-use tessera_kernels::Kernels;
+use bytemuck::{Pod, Zeroable};
+use tessera_kernels::attention::{SEGMENT, Segment};
+use tessera_kernels::kv::{KV_ALIGN, KvRowsMut, KvType, kv_dim};
 
-use crate::arena::{Arena, OutOfMemory};
-use crate::budget::Buffers;
+use crate::arena::{Arena, OutOfMemory, carved_bytes};
+use crate::budget::Sizes;
 use crate::shape::Shape;
 
-/// Storage of one of keys and values: (layers, kv heads, positions, head_dim).
-pub enum KvStore<'m> {
-    /// IEEE half floats.
-    F16(&'m mut [u16]),
-    /// 32-bit floats: reference images.
-    F32(&'m mut [f32]),
+/// A token, and where it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Place {
+    /// The token.
+    pub token: u32,
+    /// Its sequence.
+    pub sequence: u32,
+    /// Its position there.
+    pub pos: u32,
 }
 
-/// Keys or values of one head, by position.
-#[derive(Clone, Copy)]
-pub enum KvHead<'a> {
-    /// IEEE half floats.
-    F16(&'a [u16]),
-    /// 32-bit floats.
-    F32(&'a [f32]),
+/// Sizes of a cache, for the budget and for carving.
+#[derive(Debug, Clone, Copy)]
+pub struct KvLayout {
+    /// How elements are stored.
+    pub ty: KvType,
+    /// Elements of a key.
+    pub dim: usize,
+    /// Positions of a sequence, whole blocks.
+    pub positions: usize,
+    /// Keys of all layers, heads, sequences and positions.
+    pub rows: usize,
 }
 
-/// The same, to be written.
-pub enum KvHeadMut<'a> {
-    /// IEEE half floats.
-    F16(&'a mut [u16]),
-    /// 32-bit floats.
-    F32(&'a mut [f32]),
-}
+impl KvLayout {
+    /// Sizes for `shape` and `sizes`.
+    pub fn new(shape: &Shape, sizes: &Sizes) -> Self {
+        let positions = sizes.seq_len.next_multiple_of(KV_ALIGN);
+        KvLayout {
+            ty: sizes.kv,
+            dim: kv_dim(shape.head_dim),
+            positions,
+            rows: (shape.n_layers * shape.n_kv_heads)
+                .saturating_mul(sizes.sequences)
+                .saturating_mul(positions),
+        }
+    }
 
-impl<'m> KvStore<'m> {
-    fn take(arena: &mut Arena<'m>, shape: &Shape, seq_len: usize) -> Result<Self, OutOfMemory> {
-        let count = Buffers::kv_elements(shape, seq_len);
-        Ok(match shape.kv_f32 {
-            true => Self::F32(arena.take(count)?),
-            false => Self::F16(arena.take(count)?),
+    /// Bytes of keys and values.
+    pub fn bytes(&self) -> usize {
+        let element_bytes = self.dim * self.ty.element_bytes();
+        let codes = carved_bytes(self.rows.saturating_mul(element_bytes));
+        let scales = carved_bytes(self.rows.saturating_mul(self.ty.scale_bytes()));
+        codes.saturating_add(scales).saturating_mul(2)
+    }
+
+    fn take<'m>(&self, arena: &mut Arena<'m>) -> Result<KvRowsMut<'m>, OutOfMemory> {
+        let elements = self.rows.saturating_mul(self.dim);
+        Ok(match self.ty {
+            KvType::F32 => KvRowsMut::F32(arena.take(elements)?),
+            KvType::F16 => KvRowsMut::F16(arena.take(elements)?),
+            KvType::Q8 => KvRowsMut::Q8(arena.take(elements)?, arena.take(self.rows)?),
         })
     }
-
-    fn head(&self, index: usize, len: usize) -> KvHead<'_> {
-        match self {
-            Self::F16(all) => KvHead::F16(&all[index * len..][..len]),
-            Self::F32(all) => KvHead::F32(&all[index * len..][..len]),
-        }
-    }
-
-    fn heads_mut(
-        &mut self,
-        first: usize,
-        count: usize,
-        len: usize,
-    ) -> impl Iterator<Item = KvHeadMut<'_>> {
-        let (half, full) = match self {
-            Self::F16(all) => (Some(&mut all[first * len..][..count * len]), None),
-            Self::F32(all) => (None, Some(&mut all[first * len..][..count * len])),
-        };
-        let half = half
-            .into_iter()
-            .flat_map(move |all| all.chunks_exact_mut(len));
-        let full = full
-            .into_iter()
-            .flat_map(move |all| all.chunks_exact_mut(len));
-        half.map(KvHeadMut::F16).chain(full.map(KvHeadMut::F32))
-    }
 }
 
-impl KvHeadMut<'_> {
-    /// Stores `x` (head_dim,) at position `pos`.
-    pub fn put(&mut self, pos: usize, x: &[f32], kernels: &Kernels) {
-        let at = pos * x.len()..(pos + 1) * x.len();
-        match self {
-            Self::F16(all) => (kernels.to_f16)(x, &mut all[at]),
-            Self::F32(all) => all[at].copy_from_slice(x),
-        }
-    }
-}
-
-/// Keys and values of all layers.
+/// Keys and values of all layers: (layers, kv heads, sequences, positions, dim).
 pub struct KvCache<'m> {
-    keys: KvStore<'m>,
-    values: KvStore<'m>,
+    keys: KvRowsMut<'m>,
+    values: KvRowsMut<'m>,
+    layout: KvLayout,
     n_kv_heads: usize,
-    head_dim: usize,
+    sequences: usize,
     seq_len: usize,
 }
 
 impl<'m> KvCache<'m> {
-    /// Carves an empty cache of `seq_len` positions.
-    pub fn new(arena: &mut Arena<'m>, shape: &Shape, seq_len: usize) -> Result<Self, OutOfMemory> {
+    /// Carves an empty cache.
+    pub fn new(arena: &mut Arena<'m>, shape: &Shape, sizes: &Sizes) -> Result<Self, OutOfMemory> {
+        let layout = KvLayout::new(shape, sizes);
         Ok(KvCache {
-            keys: KvStore::take(arena, shape, seq_len)?,
-            values: KvStore::take(arena, shape, seq_len)?,
+            keys: layout.take(arena)?,
+            values: layout.take(arena)?,
+            layout,
             n_kv_heads: shape.n_kv_heads,
-            head_dim: shape.head_dim,
-            seq_len,
+            sequences: sizes.sequences,
+            seq_len: sizes.seq_len,
         })
     }
 
-    /// Positions there is room for.
+    /// Positions there are in each sequence.
     pub fn seq_len(&self) -> usize {
         self.seq_len
     }
 
-    /// Keys and values of one head of a layer.
-    pub fn head(&self, layer: usize, head: usize) -> (KvHead<'_>, KvHead<'_>) {
-        let index = layer * self.n_kv_heads + head;
-        let len = self.seq_len * self.head_dim;
-        (self.keys.head(index, len), self.values.head(index, len))
+    /// Positions of a head that one sequence takes.
+    pub fn positions(&self) -> usize {
+        self.layout.positions
+    }
+
+    /// The segment of a head and a sequence that begins at position `start`.
+    pub fn segment(&self, layer: usize, head: usize, sequence: u32, start: usize) -> Segment<'_> {
+        let &KvLayout { dim, positions, .. } = &self.layout;
+        let head = layer * self.n_kv_heads + head;
+        let first = (head * self.sequences + sequence as usize) * positions + start;
+        let count = SEGMENT.min(positions - start);
+        Segment {
+            dim,
+            start,
+            count,
+            keys: self.keys.rows().slice(dim, first, count),
+            values: self.values.rows().slice(dim, first, count),
+        }
     }
 
     /// Keys and values of each head of a layer, to be written.
     pub fn heads_mut(
         &mut self,
         layer: usize,
-    ) -> impl Iterator<Item = (KvHeadMut<'_>, KvHeadMut<'_>)> {
-        let (first, count) = (layer * self.n_kv_heads, self.n_kv_heads);
-        let len = self.seq_len * self.head_dim;
-        self.keys
-            .heads_mut(first, count, len)
-            .zip(self.values.heads_mut(first, count, len))
+    ) -> impl Iterator<Item = (KvRowsMut<'_>, KvRowsMut<'_>)> {
+        let dim = self.layout.dim;
+        let count = self.sequences * self.layout.positions;
+        let before = layer * self.n_kv_heads * count;
+        let (mut keys, mut values) = (self.keys.reborrow(), self.values.reborrow());
+        keys.take_first(dim, before);
+        values.take_first(dim, before);
+        (0..self.n_kv_heads)
+            .map(move |_| (keys.take_first(dim, count), values.take_first(dim, count)))
     }
 }

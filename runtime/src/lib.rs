@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arena;
+mod attend;
 mod attention;
 pub mod budget;
 pub mod chunk;
@@ -22,6 +23,8 @@ pub mod stats;
 pub mod stream;
 pub mod weights;
 mod work;
+
+pub use tessera_kernels::kv::KvType;
 
 pub use plan::{Plan, PlanError, PlanOptions};
 pub use session::{Session, SessionError};

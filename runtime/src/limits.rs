@@ -29,6 +29,10 @@ pub const UNIT_BYTES_MAX: usize = 1 << 28;
 
 /// Lanes a session can use.
 pub const LANES_MAX: usize = 16;
+/// Sequences that one session can hold.
+pub const SEQUENCES_MAX: usize = 64;
+/// Segments of the KV cache that are worked on side by side.
+pub const ATTEND_UNITS_MAX: usize = 64;
 /// Pieces that one fork-join is cut into.
 pub const JOBS_MAX: usize = 32;
 /// Buffers of the weight stream.
@@ -42,5 +46,7 @@ pub const READ_DEADLINE_NS: u64 = 20_000_000_000;
 /// Tokens that one pass over the weights may carry.
 pub const BATCH_TOKENS_MAX: usize = 512;
 
+const_assert!(HEAD_DIM_MAX <= tessera_kernels::kv::HEAD_DIM_MAX);
+const_assert!(SEQUENCES_MAX <= BATCH_TOKENS_MAX);
 const_assert!(LANES_MAX <= JOBS_MAX);
 const_assert!(EXPERTS_USED_MAX <= EXPERTS_MAX);

@@ -5,19 +5,18 @@ use tessera_hal::{Clock, Cores, Flash};
 use crate::attention::{attention, rope_tables};
 use crate::ffn::ffn;
 use crate::format::VectorsLayout;
-use crate::kv::KvCache;
+use crate::kv::{KvCache, Place};
 use crate::limits::JOBS_MAX;
 use crate::product::{Machine, product};
 use crate::weights::{Weights, WeightsError};
 use crate::work::{Lanes, Work};
 
-/// Consecutive tokens that go through the model together.
+/// Tokens that go through the model together, of one sequence or of several. Those of one sequence
+/// stand in the order of their positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pass {
-    /// Position of the first.
-    pub pos: usize,
-    /// How many.
-    pub tokens: usize,
+pub struct Pass<'a> {
+    /// Where they stand.
+    pub places: &'a [Place],
 }
 
 /// A model and everything it works in.
@@ -40,10 +39,10 @@ impl<'m, F: Flash<'m>> Model<'m, F> {
     pub fn layers<C: Cores, K: Clock>(
         &mut self,
         machine: &Machine<'_, C, K>,
-        pass: Pass,
+        pass: Pass<'_>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<bool, WeightsError> {
-        let shape = *self.weights.image.shape();
+        let (shape, tokens) = (*self.weights.image.shape(), pass.places.len());
         let layout = VectorsLayout::new(&shape);
         let inv_freq = &self.vectors[layout.inv_freq()];
         rope_tables(
@@ -57,7 +56,7 @@ impl<'m, F: Flash<'m>> Model<'m, F> {
             if !go_on() {
                 return Ok(false);
             }
-            self.norm(machine, layout.attn_norm(layer), pass.tokens);
+            self.norm(machine, layout.attn_norm(layer), tokens);
             let (weights, lanes, work) = (&mut self.weights, &self.lanes, &mut self.work);
             attention(
                 machine,
@@ -69,13 +68,13 @@ impl<'m, F: Flash<'m>> Model<'m, F> {
                 layer,
                 pass,
             )?;
-            self.add_sum(machine, pass.tokens);
+            self.add_sum(machine, tokens);
 
-            self.norm(machine, layout.ffn_norm(layer), pass.tokens);
+            self.norm(machine, layout.ffn_norm(layer), tokens);
             let router = &self.vectors[layout.router(layer)];
             let (weights, lanes, work) = (&mut self.weights, &self.lanes, &mut self.work);
-            ffn(machine, weights, lanes, router, work, layer, pass.tokens)?;
-            self.add_sum(machine, pass.tokens);
+            ffn(machine, weights, lanes, router, work, layer, tokens)?;
+            self.add_sum(machine, tokens);
         }
         Ok(true)
     }

@@ -1,24 +1,45 @@
 //! What is decided before the first token: which chunks stay, how the others are streamed.
 
+use tessera_kernels::kv::KvType;
+
 use crate::arena::CARVE_BYTES;
 use crate::budget::{Budget, Sizes};
 use crate::chunk::{Chunk, for_each_chunk};
 use crate::format::{FormatError, Image};
-use crate::limits::{BATCH_TOKENS_MAX, LANES_MAX};
+use crate::limits::{BATCH_TOKENS_MAX, LANES_MAX, SEQUENCES_MAX};
 
 /// What the caller asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlanOptions {
     /// Bytes of the region.
     pub memory_bytes: usize,
-    /// Positions of the context.
+    /// Positions of the context of each sequence.
     pub seq_len: usize,
+    /// Sequences that are held, and can be decoded, side by side.
+    pub sequences: usize,
+    /// How keys and values are stored; images packed with f32 keep theirs in f32.
+    pub kv: KvType,
     /// Most tokens of one pass over the weights; less where memory is short.
     pub batch_tokens: usize,
     /// Positions whose logits are wanted at once.
     pub logits_rows: usize,
     /// Lanes.
     pub lanes: usize,
+}
+
+impl Default for PlanOptions {
+    /// One sequence on one lane, token by token, in a context of no positions.
+    fn default() -> Self {
+        PlanOptions {
+            memory_bytes: 0,
+            seq_len: 0,
+            sequences: 1,
+            kv: KvType::F16,
+            batch_tokens: 1,
+            logits_rows: 1,
+            lanes: 1,
+        }
+    }
 }
 
 /// How a model is run inside a budget. A pure function of image and options.
@@ -59,6 +80,13 @@ pub enum PlanError {
         /// The most there can be.
         max: usize,
     },
+    /// Sequences out of range.
+    Sequences {
+        /// Sequences asked for.
+        have: usize,
+        /// The most there can be.
+        max: usize,
+    },
 }
 
 impl core::fmt::Display for PlanError {
@@ -80,6 +108,9 @@ impl core::fmt::Display for PlanError {
             }
             Self::Lanes { have, max } => {
                 write!(f, "{have} lanes were asked for, 1 to {max} can be")
+            }
+            Self::Sequences { have, max } => {
+                write!(f, "{have} sequences were asked for, 1 to {max} can be")
             }
         }
     }
@@ -113,11 +144,19 @@ impl Plan {
                 max: LANES_MAX,
             });
         }
+        if options.sequences == 0 || options.sequences > SEQUENCES_MAX {
+            return Err(PlanError::Sequences {
+                have: options.sequences,
+                max: SEQUENCES_MAX,
+            });
+        }
+        // A pass carries one token of each sequence at least.
         let batch_max = options
             .batch_tokens
             .clamp(1, BATCH_TOKENS_MAX)
-            .min(options.seq_len);
-        let logits_rows = options.logits_rows.max(1);
+            .min(options.seq_len)
+            .max(options.sequences);
+        let logits_rows = options.logits_rows.max(options.sequences);
         let scale = (options.memory_bytes / 64).next_power_of_two() / 2;
         let chunk_bytes = scale.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
         let draft = Draft::new(image, options, chunk_bytes);
@@ -139,7 +178,7 @@ impl Plan {
                 return Ok(draft.plan(batch, logits_rows, n_slots, resident_bytes));
             }
         }
-        let least = draft.plan(1, logits_rows, STREAM_SLOTS_MIN, 0);
+        let least = draft.plan(options.sequences, logits_rows, STREAM_SLOTS_MIN, 0);
         let (have_bytes, need_bytes) = (options.memory_bytes, least.total_bytes());
         Err(PlanError::Memory {
             have_bytes,
@@ -183,8 +222,8 @@ pub fn check(head: &[u8], file_bytes: u64) -> Result<(), FormatError> {
             memory_bytes,
             seq_len: 16,
             batch_tokens: 4,
-            logits_rows: 1,
             lanes: 2,
+            ..PlanOptions::default()
         };
         if let Ok(plan) = Plan::new(&image, options) {
             let (mut chunks, mut bytes) = (0, 0);
@@ -266,28 +305,35 @@ impl<'a> Draft<'a> {
     }
 
     /// The most tokens of a pass, halved from `batch_max`, that fit and cost at most an eighth of
-    /// the memory more than one token; and the plan with nothing resident.
+    /// the memory more than the fewest; and the plan with nothing resident.
     fn largest_batch(&self, batch_max: usize, logits_rows: usize, n_slots: usize) -> (usize, Plan) {
         let memory_bytes = self.options.memory_bytes;
-        let least_bytes = self.plan(1, logits_rows, n_slots, 0).total_bytes();
+        let least = self.options.sequences;
+        let least_bytes = self.plan(least, logits_rows, n_slots, 0).total_bytes();
         let mut batch = batch_max;
         loop {
             let empty = self.plan(batch, logits_rows, n_slots, 0);
             let extra_bytes = empty.total_bytes() - least_bytes;
             let fits = empty.fits(memory_bytes) && extra_bytes <= memory_bytes / 8;
-            if batch == 1 || fits {
+            if batch == least || fits {
                 return (batch, empty);
             }
-            batch /= 2;
+            batch = (batch / 2).max(least);
         }
     }
 
     fn plan(&self, batch: usize, logits_rows: usize, n_slots: usize, resident: u64) -> Plan {
         let embedding = self.image.embedding();
+        let kv = match self.image.shape().kv_f32 {
+            true => KvType::F32,
+            false => self.options.kv,
+        };
         let sizes = Sizes {
             n_chunks: self.n_chunks,
             resident_bytes: usize::try_from(resident).unwrap_or(usize::MAX),
             seq_len: self.options.seq_len,
+            sequences: self.options.sequences,
+            kv,
             batch_tokens: batch,
             logits_rows,
             lanes: self.options.lanes,

@@ -6,11 +6,11 @@ use tessera_hal::{Clock, Cores, Flash};
 use tessera_kernels::Kernels;
 use tessera_kernels::quantize::dequantize_row;
 
-use crate::arena::{Arena, OutOfMemory};
+use crate::arena::Arena;
 use crate::chunk::Chunk;
 use crate::format::{Image, PAGE_BYTES, TileLayout, VectorsLayout};
-use crate::kv::KvCache;
-use crate::limits::{EMBED_SLOTS_MAX, READ_TRIES_MAX};
+use crate::kv::{KvCache, Place};
+use crate::limits::{EMBED_SLOTS_MAX, READ_TRIES_MAX, SEQUENCES_MAX};
 use crate::model::{Model, Pass};
 use crate::plan::Plan;
 use crate::product::Machine;
@@ -19,78 +19,10 @@ use crate::stream::{Stream, StreamError};
 use crate::weights::{Weights, WeightsError};
 use crate::work::{Work, take_lanes};
 
-/// Why a session cannot go on with what was asked. It stays usable.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum SessionError {
-    /// The region is smaller than the plan.
-    OutOfMemory(OutOfMemory),
-    /// Weights cannot be read, or are damaged.
-    Weights(WeightsError),
-    /// The tokens do not fit the context.
-    ContextLengthExceeded {
-        /// Positions needed.
-        need: usize,
-        /// Positions there are.
-        max: usize,
-    },
-    /// A token is not in the vocabulary.
-    TokenOutOfRange {
-        /// The token.
-        token: u32,
-        /// Tokens of the vocabulary.
-        vocab_size: usize,
-    },
-    /// No tokens were given.
-    NoTokens,
-    /// The cancel flag was set.
-    Cancelled,
-    /// A logit is not a finite number: the weights or the arithmetic are broken.
-    NotFinite {
-        /// Position of the token whose logits they are.
-        pos: usize,
-    },
-}
+mod batch;
+mod error;
 
-impl From<WeightsError> for SessionError {
-    fn from(error: WeightsError) -> Self {
-        Self::Weights(error)
-    }
-}
-
-impl From<OutOfMemory> for SessionError {
-    fn from(error: OutOfMemory) -> Self {
-        Self::OutOfMemory(error)
-    }
-}
-
-impl core::fmt::Display for SessionError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match *self {
-            Self::OutOfMemory(OutOfMemory { short_bytes }) => {
-                write!(f, "the region is {short_bytes} bytes smaller than the plan")
-            }
-            Self::Weights(error) => error.fmt(f),
-            Self::ContextLengthExceeded { need, max } => {
-                write!(
-                    f,
-                    "context length exceeded: {need} positions are needed, {max} there are"
-                )
-            }
-            Self::TokenOutOfRange { token, vocab_size } => {
-                write!(f, "token {token} is not in the vocabulary of {vocab_size}")
-            }
-            Self::NoTokens => write!(f, "there is no token to begin with"),
-            Self::Cancelled => write!(f, "cancelled"),
-            Self::NotFinite { pos } => {
-                write!(f, "the logits at position {pos} are not finite numbers")
-            }
-        }
-    }
-}
-
-impl core::error::Error for SessionError {}
+pub use error::SessionError;
 
 /// Logits of one position, wherever they stand.
 #[derive(Clone, Copy)]
@@ -115,7 +47,12 @@ pub struct Session<'m, F, C, K> {
     kernels: Kernels,
     plan: Plan,
     cancel: Option<&'m AtomicBool>,
-    pos: usize,
+    /// Tokens in the context of each sequence.
+    positions: heapless::Vec<usize, SEQUENCES_MAX>,
+    /// The sequence that tokens are appended to.
+    sequence: usize,
+    /// Of the tokens of a pass.
+    places: &'m mut [Place],
     /// The stream is not where a pass begins, since the last one ended early.
     astray: bool,
 }
@@ -147,7 +84,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         let chunks = arena.take::<Chunk>(sizes.n_chunks)?;
         plan.write_chunks(&image, chunks);
         let resident = arena.take::<u8>(sizes.resident_bytes)?;
-        let kv = KvCache::new(&mut arena, &shape, sizes.seq_len)?;
+        let kv = KvCache::new(&mut arena, &shape, &sizes)?;
         let mut slots = heapless::Vec::new();
         for _ in 0..sizes.n_slots {
             let _ = slots.push(arena.take_pages(sizes.slot_bytes)?);
@@ -157,6 +94,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             let _ = side.push(arena.take_pages(sizes.embed_bytes)?);
         }
         let work = Work::take(&mut arena, &shape, &sizes)?;
+        let places = arena.take(sizes.batch_tokens)?;
         let lanes = take_lanes(&mut arena, &shape, &sizes)?;
         let stream = Stream::new(flash, slots, side);
         let mut weights = Weights::new(image, stream, chunks, resident, &kernels);
@@ -168,7 +106,8 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             work,
             lanes,
         };
-        let (cancel, pos, astray) = (None, 0, false);
+        let positions = (0..sizes.sequences).map(|_| 0).collect();
+        let (cancel, sequence, astray) = (None, 0, false);
         Ok(Session {
             model,
             cores,
@@ -176,7 +115,9 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             kernels,
             plan,
             cancel,
-            pos,
+            positions,
+            sequence,
+            places,
             astray,
         })
     }
@@ -203,9 +144,20 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         self.cancel = Some(flag);
     }
 
+    /// Makes `sequence` the one that tokens are appended to, and that is asked about; 0 at the
+    /// start.
+    ///
+    /// # Errors
+    /// [`SessionError::SequenceOutOfRange`].
+    pub fn select(&mut self, sequence: usize) -> Result<(), SessionError> {
+        self.check_sequence(sequence)?;
+        self.sequence = sequence;
+        Ok(())
+    }
+
     /// Tokens in the context.
     pub fn pos(&self) -> usize {
-        self.pos
+        self.positions[self.sequence]
     }
 
     /// Positions of the context.
@@ -215,7 +167,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
 
     /// Forgets all tokens from position `pos` on.
     pub fn truncate(&mut self, pos: usize) {
-        self.pos = self.pos.min(pos);
+        self.positions[self.sequence] = self.pos().min(pos);
     }
 
     /// Counters since the start.
@@ -244,11 +196,11 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     /// [`SessionError`]; on an error the context is as it was before.
     pub fn append(&mut self, tokens: &[u32]) -> Result<&[f32], SessionError> {
         self.check_tokens(tokens)?;
-        let begun_at = self.pos;
+        let begun_at = self.pos();
         match self.append_all(tokens) {
             Ok(()) => Ok(self.logits()),
             Err(error) => {
-                (self.pos, self.astray) = (begun_at, true);
+                (self.positions[self.sequence], self.astray) = (begun_at, true);
                 Err(error)
             }
         }
@@ -259,11 +211,12 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         let mut rest = tokens;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(batch.min(rest.len()));
-            self.pass(now, later.is_empty())?;
+            self.place(now);
+            self.pass(now.len(), later.is_empty())?;
             if later.is_empty() {
                 self.compute_logits(now.len() - 1, 1, &mut |_, _| {})?;
             }
-            self.pos += now.len();
+            self.positions[self.sequence] += now.len();
             rest = later;
         }
         Ok(())
@@ -286,10 +239,10 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         visit: &mut dyn FnMut(usize, Logits<'_>),
     ) -> Result<(), SessionError> {
         self.check_tokens(tokens)?;
-        let begun_at = self.pos;
+        let begun_at = self.pos();
         let result = self.each_all(tokens, from, visit);
         if result.is_err() {
-            (self.pos, self.astray) = (begun_at, true);
+            (self.positions[self.sequence], self.astray) = (begun_at, true);
         }
         result
     }
@@ -304,7 +257,8 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         let mut done = 0;
         for now in tokens.chunks(sizes.batch_tokens) {
             let first = from.saturating_sub(done).min(now.len());
-            self.pass(now, first < now.len())?;
+            self.place(now);
+            self.pass(now.len(), first < now.len())?;
             for (index, start) in (first..now.len()).step_by(sizes.logits_rows).enumerate() {
                 if index > 0 {
                     let offset = self.image().lm_head().offset;
@@ -313,29 +267,58 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
                 let rows = sizes.logits_rows.min(now.len() - start);
                 self.compute_logits(start, rows, visit)?;
             }
-            self.pos += now.len();
+            self.positions[self.sequence] += now.len();
             done += now.len();
         }
         Ok(())
     }
 
-    fn check_tokens(&self, tokens: &[u32]) -> Result<(), SessionError> {
+    fn check_sequence(&self, sequence: usize) -> Result<(), SessionError> {
+        let max = self.positions.len();
+        if sequence < max {
+            Ok(())
+        } else {
+            Err(SessionError::SequenceOutOfRange { sequence, max })
+        }
+    }
+
+    fn check_token(&self, token: u32) -> Result<(), SessionError> {
         let vocab_size = self.image().shape().vocab_size;
+        if (token as usize) < vocab_size {
+            Ok(())
+        } else {
+            Err(SessionError::TokenOutOfRange { token, vocab_size })
+        }
+    }
+
+    fn check_tokens(&self, tokens: &[u32]) -> Result<(), SessionError> {
         if tokens.is_empty() {
             return Err(SessionError::NoTokens);
         }
-        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocab_size) {
-            return Err(SessionError::TokenOutOfRange { token, vocab_size });
+        for &token in tokens {
+            self.check_token(token)?;
         }
-        let (need, max) = (self.pos + tokens.len(), self.seq_len());
+        let (need, max) = (self.pos() + tokens.len(), self.seq_len());
         if need > max {
             return Err(SessionError::ContextLengthExceeded { need, max });
         }
         Ok(())
     }
 
-    /// One pass of `tokens` through all layers.
-    fn pass(&mut self, tokens: &[u32], with_logits: bool) -> Result<(), SessionError> {
+    /// Where `tokens` stand that are appended.
+    fn place(&mut self, tokens: &[u32]) {
+        let (pos, sequence) = (self.pos() as u32, self.sequence as u32);
+        for (pos, (place, &token)) in (pos..).zip(self.places.iter_mut().zip(tokens)) {
+            *place = Place {
+                token,
+                sequence,
+                pos,
+            };
+        }
+    }
+
+    /// One pass of the first `tokens` places through all layers.
+    fn pass(&mut self, tokens: usize, with_logits: bool) -> Result<(), SessionError> {
         let n_layers = self.image().shape().n_layers;
         self.model
             .weights
@@ -352,10 +335,8 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             clock: &self.clock,
             kernels: &self.kernels,
         };
-        let pass = Pass {
-            pos: self.pos,
-            tokens: tokens.len(),
-        };
+        let places = &self.places[..tokens];
+        let pass = Pass { places };
         let cancel = self.cancel;
         if !self.model.layers(&machine, pass, &mut || !is_set(cancel))? {
             return Err(SessionError::Cancelled);
@@ -375,22 +356,25 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             clock: &self.clock,
             kernels: &self.kernels,
         };
-        let pos = self.pos + first;
         let all = self.model.logits(&machine, first, rows)?;
-        if !all.iter().all(|logit| logit.is_finite()) {
-            return Err(SessionError::NotFinite { pos });
+        let pos = |row: usize| self.places[first + row].pos as usize;
+        if let Some(at) = all.iter().position(|logit| !logit.is_finite()) {
+            return Err(SessionError::NotFinite {
+                pos: pos(at % rows),
+            });
         }
         for row in 0..rows {
-            visit(pos + row, Logits { all, row, rows });
+            visit(pos(row), Logits { all, row, rows });
         }
         Ok(())
     }
 
-    /// Embedding row of each token, to `work.x` (tokens, dim).
-    fn embed(&mut self, tokens: &[u32]) -> Result<(), SessionError> {
+    /// Embedding row of each of the first `tokens` places, to `work.x` (tokens, dim).
+    fn embed(&mut self, tokens: usize) -> Result<(), SessionError> {
         let map = self.image().embedding();
         let dim = map.tile.cols;
-        let x = &mut self.model.work.x[..tokens.len() * dim];
+        let places = &self.places[..tokens];
+        let x = &mut self.model.work.x[..tokens * dim];
         let weights = &mut self.model.weights;
         let place = |token: u32| {
             let tile = token as usize / map.tile.rows;
@@ -400,14 +384,15 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         let in_memory =
             |weights: &Weights<'m, F>, token: u32| tied && weights.is_resident(place(token).1.0);
         let batch = weights.stream.side_slots();
-        for (tokens, xs) in tokens.chunks(batch).zip(x.chunks_mut(batch * dim)) {
-            for (index, &token) in tokens.iter().enumerate() {
+        for (places, xs) in places.chunks(batch).zip(x.chunks_mut(batch * dim)) {
+            for (index, &Place { token, .. }) in places.iter().enumerate() {
                 let (_, (offset, bytes)) = place(token);
                 if !in_memory(weights, token) {
                     weights.stream.side_start(index, offset, bytes);
                 }
             }
-            for (index, (&token, x)) in tokens.iter().zip(xs.chunks_exact_mut(dim)).enumerate() {
+            let rows = places.iter().zip(xs.chunks_exact_mut(dim));
+            for (index, (&Place { token, .. }, x)) in rows.enumerate() {
                 let (tile, (offset, bytes)) = place(token);
                 let rows = map.tile_rows(tile);
                 let row = token as usize % map.tile.rows;

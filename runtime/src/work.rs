@@ -11,7 +11,7 @@ use crate::shape::Shape;
 
 /// What one lane works in. A lane runs one piece at a time, so its lock is never contended.
 pub struct Lane<'m> {
-    /// Scores of attention, hidden neurons of a cluster, partial sums of a strip.
+    /// Scores and sums of attention, hidden neurons of a cluster, partial sums of a strip.
     pub floats: &'m mut [f32],
     /// Working memory of the kernels.
     pub bytes: &'m mut [u8],
@@ -133,8 +133,12 @@ pub struct Work<'m> {
     pub inputs: Inputs<'m>,
     /// q, k and v (rows, tokens).
     pub qkv: &'m mut [f32],
-    /// q after the rotary embedding (tokens, q_dim).
+    /// q after the rotary embedding (kv heads, tokens, group, dim).
     pub q: &'m mut [f32],
+    /// States of attention (kv heads, tokens, group, state).
+    pub states: &'m mut [f32],
+    /// States of segments (units, group, state).
+    pub parts: &'m mut [f32],
     /// Cosines (tokens, head_dim / 2).
     pub cos: &'m mut [f32],
     /// Sines (tokens, head_dim / 2).
@@ -162,6 +166,8 @@ impl<'m> Work<'m> {
             inputs: Inputs::take(arena, b.tokens, b.wide)?,
             qkv: arena.take(b.qkv)?,
             q: arena.take(b.q)?,
+            states: arena.take(b.states)?,
+            parts: arena.take(b.parts)?,
             cos: arena.take(b.rope)?,
             sin: arena.take(b.rope)?,
             sum: arena.take(b.sum)?,

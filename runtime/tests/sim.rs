@@ -76,6 +76,7 @@ fn options(memory_bytes: usize, lanes: usize) -> PlanOptions {
         batch_tokens: 8,
         logits_rows: 3,
         lanes,
+        ..PlanOptions::default()
     }
 }
 
@@ -342,14 +343,14 @@ fn what_does_not_fit_is_refused_with_both_numbers() {
         session.append(&[1]).unwrap();
     });
     let too_long = PlanOptions {
-        seq_len: 129,
+        seq_len: 513,
         ..options(1 << 30, 1)
     };
     assert_eq!(
         Plan::new(&image, too_long),
         Err(PlanError::Context {
-            have: 129,
-            max: 128
+            have: 513,
+            max: 512
         })
     );
     let too_many = options(1 << 30, 17);
@@ -357,6 +358,14 @@ fn what_does_not_fit_is_refused_with_both_numbers() {
         Plan::new(&image, too_many),
         Err(PlanError::Lanes { have: 17, max: 16 })
     );
+    for have in [0, 65] {
+        let sequences = PlanOptions {
+            sequences: have,
+            ..options(1 << 30, 1)
+        };
+        let refused = Err(PlanError::Sequences { have, max: 64 });
+        assert_eq!(Plan::new(&image, sequences), refused);
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::io::{Write, stdout};
 
 use anyhow::{Result, ensure};
 use tessera_runtime::digest::Digest;
+use tessera_runtime::limits::SEQUENCES_MAX;
 
 use super::start_and_load;
 use crate::engine::{LinuxSession, OpenImage};
@@ -28,11 +29,17 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         args.prompt_tokens > 0 || args.new_tokens > 0,
         "nothing to measure: -p 0 -n 0"
     );
+    ensure!(
+        (1..=SEQUENCES_MAX).contains(&args.batch),
+        "{} sequences were asked for, 1 to {SEQUENCES_MAX} can be",
+        args.batch
+    );
     let model = OpenImage::open(&args.engine.image)?;
     let mut options = args.engine.options();
     let longest = args.prompt_tokens.max(args.new_tokens).max(WARMUP_TOKENS);
     options.context = options.context.or(Some(longest));
     options.batch_tokens = Some(args.prompt_tokens.max(1));
+    options.sequences = Some(args.batch);
     let (mut session, report) = start_and_load(&model, &options)?;
     ensure!(
         longest <= session.seq_len(),
@@ -68,6 +75,7 @@ fn measure(session: &mut LinuxSession, args: &BenchArgs) -> Result<(Recorder, Di
     let prompt = ids(args.prompt_tokens, vocab_size);
     let tokens = ids(args.new_tokens.max(WARMUP_TOKENS), vocab_size);
     let mut recorder = Recorder::with_capacity(args.new_tokens * args.repeat);
+    recorder.batch = args.batch;
     let mut digest = Digest::default();
     if !args.no_warmup {
         for &token in &tokens[..WARMUP_TOKENS] {
@@ -78,6 +86,7 @@ fn measure(session: &mut LinuxSession, args: &BenchArgs) -> Result<(Recorder, Di
             session.append(&prompt)?;
         }
     }
+    let mut steps: Vec<(usize, u32)> = (0..args.batch).map(|sequence| (sequence, 0)).collect();
     for _ in 0..args.repeat {
         if args.prompt_tokens > 0 {
             session.truncate(0);
@@ -87,11 +96,25 @@ fn measure(session: &mut LinuxSession, args: &BenchArgs) -> Result<(Recorder, Di
                 .prefills
                 .push((prompt.len(), session.now_ns() - begun_ns));
         }
-        session.truncate(0);
-        for &token in &tokens[..args.new_tokens] {
+        for sequence in 0..args.batch {
+            session.select(sequence)?;
+            session.truncate(0);
+        }
+        session.select(0)?;
+        for (index, &token) in tokens[..args.new_tokens].iter().enumerate() {
             let (begun_ns, before) = (session.now_ns(), session.stats());
-            let logits = session.append(&[token])?;
-            digest.add(logits);
+            if args.batch == 1 {
+                digest.add(session.append(&[token])?);
+            } else {
+                for (sequence, step) in steps.iter_mut().enumerate() {
+                    step.1 = tokens[(index + sequence) % args.new_tokens];
+                }
+                session.decode(&steps, &mut |_, logits| {
+                    for logit in logits.iter() {
+                        digest.add(&[logit]);
+                    }
+                })?;
+            }
             let ns = session.now_ns() - begun_ns;
             recorder.token(ns, session.stats().since(&before));
         }

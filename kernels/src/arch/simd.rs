@@ -109,6 +109,8 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
     fn prefetch_far(self, bytes: &[u8], ahead: usize);
     fn to_bytes(self, a: Self::V) -> [u8; 32];
     fn words(self, words: &[i32; 8]) -> Self::W;
+    /// Eight signed codes.
+    fn small(self, codes: &[i8; 8]) -> Self::F;
     /// Eight f16.
     fn halves(self, halves: &[u8; 16]) -> Self::F;
     fn to_halves(self, a: Self::F) -> [u16; 8];

@@ -10,6 +10,7 @@ macro_rules! table {
 
         use crate::activation::Activation;
         use crate::arch::generic;
+        use crate::attention::{Queries, Segment};
         use crate::block::WeightType;
         use crate::dispatch::Kernels;
         use crate::quantize::Loss;
@@ -24,9 +25,8 @@ macro_rules! table {
             down_group,
             down_group_many,
             dot,
-            dot_f16,
-            axpy,
-            axpy_f16,
+            attend,
+            to_q8,
             rmsnorm,
             softmax,
             gated,
@@ -61,9 +61,13 @@ macro_rules! table {
                 scratch: &mut [u8]
             ) = generic::down_many::down_group_many::<narrow, wide>;
             fn dot(a: &[f32], b: &[f32]) -> f32 = generic::float::dot::<narrow>;
-            fn dot_f16(a: &[f32], b: &[u16]) -> f32 = generic::float::dot_f16::<narrow>;
-            fn axpy(a: f32, x: &[f32], y: &mut [f32]) = generic::float::axpy::<narrow>;
-            fn axpy_f16(a: f32, x: &[u16], y: &mut [f32]) = generic::float::axpy_f16::<narrow>;
+            fn attend(
+                segment: &Segment<'_>,
+                queries: &Queries<'_>,
+                states: &mut [f32],
+                work: &mut [f32]
+            ) = generic::attend::attend::<narrow>;
+            fn to_q8(x: &[f32], codes: &mut [i8]) -> f32 = generic::float::to_q8::<narrow>;
             fn rmsnorm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32])
                 = generic::float::rmsnorm::<narrow>;
             fn softmax(x: &mut [f32]) = generic::gated::softmax::<narrow>;

@@ -6,7 +6,7 @@ use super::*;
 use crate::NeuronRows;
 
 #[track_caller]
-fn refuses(kernels: &Kernels, call: impl FnOnce()) {
+pub(super) fn refuses(kernels: &Kernels, call: impl FnOnce()) {
     assert!(
         catch_unwind(AssertUnwindSafe(call)).is_err(),
         "{} took it",
@@ -43,7 +43,9 @@ fn lengths_that_do_not_fit_are_refused() {
         refuses(&k, || {
             (k.dot)(&[0.0; 3], &[0.0; 4]);
         });
-        refuses(&k, || (k.axpy)(1.0, &[0.0; 9], &mut [0.0; 8]));
+        refuses(&k, || {
+            (k.to_q8)(&[0.0; 9], &mut [0; 9]);
+        });
         refuses(&k, || (k.rmsnorm)(&[0.0; 8], &[0.0; 9], 0.0, &mut [0.0; 8]));
         refuses(&k, || {
             (k.gated)(crate::Activation::Relu, &mut [0.0; 8], &[0.0; 7])

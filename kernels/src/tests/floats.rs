@@ -50,31 +50,40 @@ fn quantize_agrees() {
 }
 
 #[test]
-fn dots_and_axpys_agree() {
+fn dots_agree() {
     let mut random = Random::new(32);
     for len in [0, 1, 5, 8, 31, 32, 33, 64, 100, 128, 576] {
         let (a, b) = (random.floats(len), random.floats(len));
-        let halves: Vec<u16> = b
-            .iter()
-            .map(|&b| half::f16::from_f32(b).to_bits())
-            .collect();
+        let want = (Kernels::SCALAR.dot)(&a, &b);
         for kernels in tables() {
-            let name = kernels.name;
-            let want = [
-                (Kernels::SCALAR.dot)(&a, &b),
-                (Kernels::SCALAR.dot_f16)(&a, &halves),
-            ];
-            assert_same(
-                &[(kernels.dot)(&a, &b), (kernels.dot_f16)(&a, &halves)],
-                &want,
-                name,
-            );
-            let (mut want, mut got) = (a.clone(), a.clone());
-            (Kernels::SCALAR.axpy)(0.37, &b, &mut want);
-            (Kernels::SCALAR.axpy_f16)(-1.37, &halves, &mut want);
-            (kernels.axpy)(0.37, &b, &mut got);
-            (kernels.axpy_f16)(-1.37, &halves, &mut got);
-            assert_same(&got, &want, name);
+            assert_same(&[(kernels.dot)(&a, &b)], &[want], kernels.name);
+        }
+    }
+}
+
+#[test]
+fn to_q8_agrees_and_is_near() {
+    let mut random = Random::new(37);
+    for round in 0..200 {
+        let len = [8, 16, 32, 40, 64, 128, 256][round % 7];
+        let mut x = random.floats(len);
+        match round % 5 {
+            0 => x = wild(&mut random, len),
+            1 => x[len / 2] = [f32::NAN, f32::INFINITY, 1e30][random.below(3)],
+            2 => x.iter_mut().for_each(|x| *x *= 1e-31),
+            _ => {}
+        }
+        let mut want = vec![0; len];
+        let scale = (Kernels::SCALAR.to_q8)(&x, &mut want);
+        if round % 5 > 2 {
+            for (x, code) in x.iter().zip(&want) {
+                assert!((x - scale * f32::from(*code)).abs() <= scale * 0.5001);
+            }
+        }
+        for kernels in tables() {
+            let mut got = vec![0; len];
+            assert_same(&[(kernels.to_q8)(&x, &mut got)], &[scale], kernels.name);
+            assert_eq!(got, want, "{} {x:?}", kernels.name);
         }
     }
 }

@@ -53,7 +53,7 @@ impl Recipe {
             n_kv_heads: 2,
             head_dim: 16,
             vocab_size: 300,
-            seq_len: 128,
+            seq_len: 512,
             n_experts: self.n_experts,
             n_experts_used: self.n_experts.min(2),
             sliding_window: self.sliding_window,

@@ -257,6 +257,13 @@ impl<X: Flavor> Simd8 for Neon<X> {
         fn words(self, words: &[i32; 8]) -> W
             = [vld1q_s32(words.as_ptr()), vld1q_s32(words[4..].as_ptr())];
         fn super_scales(self, bytes: &[u8; 16]) -> [F; 2] = super_scales(bytes);
+        fn small(self, codes: &[i8; 8]) -> F = {
+            let words = vmovl_s8(vld1_s8(codes.as_ptr()));
+            [
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(words))),
+                vcvtq_f32_s32(vmovl_s16(vget_high_s16(words))),
+            ]
+        };
         fn halves(self, halves: &[u8; 16]) -> F = halves_to_f(vld1q_u8(halves.as_ptr()));
         fn split4(self, a: V) -> [V; 2] = [
             [vandq_u8(a[0], vdupq_n_u8(15)), vandq_u8(a[1], vdupq_n_u8(15))],

@@ -106,12 +106,7 @@ pub(crate) fn quantize<S: Simd8>(
         for x in x {
             top = s.max_w(top, s.and_w(magnitude, s.bits(x)));
         }
-        let lanes = *must_cast_ref::<[f32; 8], [u32; 8]>(&s.to_floats(s.as_floats(top)));
-        let mut highest = 0;
-        for lane in lanes {
-            highest = if lane > highest { lane } else { highest };
-        }
-        let (one, inverse, finite) = scale_of(s, s.splat_w(highest as i32));
+        let (one, inverse, finite) = scale_of(s, s.splat_w(highest(s, top)));
         *scale = s.to_floats(one)[0];
         let mut codes = [s.splat_w(0); 4];
         for i in 0..4 {
@@ -139,47 +134,38 @@ pub(crate) fn dot<S: Simd8>(s: S, a: &[f32], b: &[f32]) -> f32 {
     sums.total(s)
 }
 
-/// See [`crate::Kernels::dot_f16`].
+/// See [`crate::Kernels::to_q8`].
 #[inline(always)]
-pub(crate) fn dot_f16<S: Simd8>(s: S, a: &[f32], b: &[u16]) -> f32 {
-    assert_eq!(a.len(), b.len());
-    let mut sums = Sums::new(s);
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<32>(), b.as_chunks::<32>());
-    for (a, b) in a.iter().zip(b) {
-        sums.add_products(s, four(s, a), four_halves(s, must_cast_ref(b)));
+pub(crate) fn to_q8<S: Simd8>(s: S, x: &[f32], codes: &mut [i8]) -> f32 {
+    check::to_q8(x, codes);
+    let magnitude = s.splat_w(0x7fff_ffff);
+    let mut top = s.splat_w(0);
+    for x in x.as_chunks::<8>().0 {
+        top = s.max_w(top, s.and_w(magnitude, s.bits(s.floats(x))));
     }
-    if !a_rest.is_empty() {
-        let (a, b) = (padded(0.0, a_rest), padded::<u16, 32>(0, b_rest));
-        sums.add_products(s, four(s, &a), four_halves(s, must_cast_ref(&b)));
+    let (one, inverse, finite) = scale_of(s, s.splat_w(highest(s, top)));
+    let codes = bytemuck::cast_slice_mut::<i8, u8>(codes);
+    for (x, codes) in x.chunks(BLOCK).zip(codes.chunks_mut(BLOCK)) {
+        let x = padded::<f32, BLOCK>(0.0, x);
+        let x = four(s, &x);
+        let mut words = [s.splat_w(0); 4];
+        for i in 0..4 {
+            words[i] = code(s, x[i], inverse, finite);
+        }
+        codes.copy_from_slice(&s.codes(words)[..codes.len()]);
     }
-    sums.total(s)
+    s.to_floats(one)[0]
 }
 
-/// See [`crate::Kernels::axpy`].
+/// The highest lane, none of which is negative.
 #[inline(always)]
-pub(crate) fn axpy<S: Simd8>(s: S, a: f32, x: &[f32], y: &mut [f32]) {
-    assert_eq!(x.len(), y.len());
-    let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<8>(), y.as_chunks_mut::<8>());
-    for (x, y) in x.iter().zip(y) {
-        *y = s.to_floats(s.add(s.floats(y), s.mul(s.splat(a), s.floats(x))));
+fn highest<S: Simd8>(s: S, a: S::W) -> i32 {
+    let lanes = *must_cast_ref::<[f32; 8], [i32; 8]>(&s.to_floats(s.as_floats(a)));
+    let mut highest = 0;
+    for lane in lanes {
+        highest = if lane > highest { lane } else { highest };
     }
-    for (x, y) in x_rest.iter().zip(y_rest) {
-        *y += a * x;
-    }
-}
-
-/// See [`crate::Kernels::axpy_f16`].
-#[inline(always)]
-pub(crate) fn axpy_f16<S: Simd8>(s: S, a: f32, x: &[u16], y: &mut [f32]) {
-    assert_eq!(x.len(), y.len());
-    let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<8>(), y.as_chunks_mut::<8>());
-    for (x, y) in x.iter().zip(y) {
-        let x = s.halves(must_cast_ref(x));
-        *y = s.to_floats(s.add(s.floats(y), s.mul(s.splat(a), x)));
-    }
-    for (x, y) in x_rest.iter().zip(y_rest) {
-        *y += a * math::f16_to_f32(*x);
-    }
+    highest
 }
 
 /// See [`crate::Kernels::rmsnorm`].

@@ -7,14 +7,14 @@ use crate::math::{self, GELU, ROUND, exp_constants as exp_of};
 
 /// `a < b ? a : b`, NaN of `b` kept.
 #[inline(always)]
-fn select_less<S: Simd>(s: S, a: S::F, b: S::F, than: [S::F; 2]) -> S::F {
+pub(super) fn select_less<S: Simd>(s: S, a: S::F, b: S::F, than: [S::F; 2]) -> S::F {
     let less = s.less(than[0], than[1]);
     s.as_floats(s.or_w(s.and_w(less, s.bits(a)), s.and_not_w(less, s.bits(b))))
 }
 
 /// [`math::exp`], lane by lane.
 #[inline(always)]
-fn exp<S: Simd>(s: S, x: S::F) -> S::F {
+pub(super) fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     let (high, low) = (s.splat(exp_of::HIGH), s.splat(exp_of::LOW));
     let x = select_less(s, high, x, [high, x]);
     let x = select_less(s, low, x, [x, low]);

@@ -1,6 +1,8 @@
 //! Kernels over the traits of [`super::simd`], each exactly as the crate docs define it.
 
 mod ahead;
+pub(crate) mod attend;
+mod attend_values;
 pub(crate) mod down;
 pub(crate) mod down_many;
 pub(crate) mod float;

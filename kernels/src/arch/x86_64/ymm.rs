@@ -230,6 +230,8 @@ unsafe fn signed_pairs(w: __m256i, a: __m256i) -> __m256i {
 impl<X: Flavor> Simd8 for Ymm<X> {
     ops! {
         fn words(self, words: &[i32; 8]) -> __m256i = _mm256_loadu_si256(words.as_ptr().cast());
+        fn small(self, codes: &[i8; 8]) -> __m256
+            = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(codes.as_ptr().cast())));
         fn halves(self, halves: &[u8; 16]) -> __m256
             = _mm256_cvtph_ps(_mm_loadu_si128(halves.as_ptr().cast()));
         fn super_scales(self, bytes: &[u8; 16]) -> [__m256; 2] = super_scales(bytes);

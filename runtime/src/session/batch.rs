@@ -1,0 +1,70 @@
+//! Several sequences side by side: one token of each in one pass.
+
+use tessera_hal::{Clock, Cores, Flash};
+
+use super::{Logits, Session, SessionError};
+use crate::kv::Place;
+
+impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
+    /// Advances each of the given sequences by one token, all in one pass over the weights, and
+    /// shows the logits after each: index into `steps`, logits. They are the same bits as if the
+    /// sequence were alone.
+    ///
+    /// # Errors
+    /// [`SessionError`]; on an error every sequence is as it was before.
+    pub fn decode(
+        &mut self,
+        steps: &[(usize, u32)],
+        visit: &mut dyn FnMut(usize, Logits<'_>),
+    ) -> Result<(), SessionError> {
+        self.check_steps(steps)?;
+        for (place, &(sequence, token)) in self.places.iter_mut().zip(steps) {
+            *place = Place {
+                token,
+                sequence: sequence as u32,
+                pos: self.positions[sequence] as u32,
+            };
+        }
+        let result = self.decode_all(steps.len(), visit);
+        match result {
+            Ok(()) => {
+                for &(sequence, _) in steps {
+                    self.positions[sequence] += 1;
+                }
+            }
+            Err(_) => self.astray = true,
+        }
+        result
+    }
+
+    fn decode_all(
+        &mut self,
+        count: usize,
+        visit: &mut dyn FnMut(usize, Logits<'_>),
+    ) -> Result<(), SessionError> {
+        self.pass(count, true)?;
+        let mut index = 0;
+        self.compute_logits(0, count, &mut |_, logits| {
+            visit(index, logits);
+            index += 1;
+        })
+    }
+
+    fn check_steps(&self, steps: &[(usize, u32)]) -> Result<(), SessionError> {
+        if steps.is_empty() {
+            return Err(SessionError::NoTokens);
+        }
+        for (index, &(sequence, token)) in steps.iter().enumerate() {
+            self.check_sequence(sequence)?;
+            self.check_token(token)?;
+            let (need, max) = (self.positions[sequence] + 1, self.seq_len());
+            if need > max {
+                return Err(SessionError::ContextLengthExceeded { need, max });
+            }
+            if steps[..index].iter().any(|&(before, _)| before == sequence) {
+                return Err(SessionError::SequenceTwice { sequence });
+            }
+        }
+        Ok(())
+    }
+}
