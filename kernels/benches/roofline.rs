@@ -14,11 +14,13 @@ use tessera_kernels::attention::{Queries, SEGMENT, Segment, clear, scratch_len, 
 use tessera_kernels::kv::{KvRows, KvType};
 use tessera_kernels::{Activations, GROUP, Kernels, NeuronRows, Rows, WeightType};
 
-const TYPES: [WeightType; 4] = [
+const TYPES: [WeightType; 6] = [
     WeightType::Q4O,
     WeightType::Q4,
     WeightType::Q8,
     WeightType::Q6,
+    WeightType::Q5,
+    WeightType::Q4K,
 ];
 /// (rows, cols)
 const SHAPES: [(usize, usize); 4] = [(8960, 1536), (1536, 8960), (1536, 576), (576, 1536)];

@@ -18,6 +18,7 @@ impl<'a> Rows<'a> {
     ///
     /// # Panics
     /// If a length does not fit `rows` and `cols`, or a quantised row is not whole blocks.
+    #[inline]
     pub fn new(
         ty: WeightType,
         rows: usize,
@@ -43,6 +44,7 @@ impl<'a> Rows<'a> {
 
     /// The same rows; a product of them also asks memory for `next`, which will be needed
     /// afterwards, instead of for what follows the rows.
+    #[inline]
     pub fn then(self, next: &'a [u8]) -> Self {
         Rows {
             ahead: next,
@@ -51,38 +53,45 @@ impl<'a> Rows<'a> {
     }
 
     /// What is asked for while these rows are computed; empty: what follows them.
+    #[inline]
     pub fn ahead(&self) -> &'a [u8] {
         self.ahead
     }
 
     /// Type of the weights.
+    #[inline]
     pub fn ty(&self) -> WeightType {
         self.ty
     }
 
     /// Number of columns.
+    #[inline]
     pub fn cols(&self) -> usize {
         self.cols
     }
 
     /// Number of rows.
+    #[inline]
     pub fn rows(&self) -> usize {
         self.rows
     }
 
     /// Codes of row `row`.
+    #[inline]
     pub fn codes(&self, row: usize) -> &'a [u8] {
         let bytes = self.ty.code_bytes(self.cols);
         &self.codes[row * bytes..][..bytes]
     }
 
     /// Scales of row `row`.
+    #[inline]
     pub fn scales(&self, row: usize) -> &'a [u8] {
         let bytes = self.ty.scale_bytes(self.cols);
         &self.scales[row * bytes..][..bytes]
     }
 
     /// Rows `start..start + rows`.
+    #[inline]
     pub fn slice(&self, start: usize, rows: usize) -> Rows<'a> {
         let (code, scale) = (
             self.ty.code_bytes(self.cols),
@@ -145,11 +154,13 @@ impl<'a> Activations<'a> {
     }
 
     /// Number of tokens.
+    #[inline]
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
     /// Number of columns.
+    #[inline]
     pub fn cols(&self) -> usize {
         self.cols
     }
@@ -170,6 +181,7 @@ pub struct NeuronRows<'a> {
 
 impl<'a> NeuronRows<'a> {
     /// No neurons yet, of `cols` outputs each.
+    #[inline]
     pub fn new(ty: WeightType, cols: usize) -> Self {
         assert!(
             cols.is_multiple_of(ty.cols_multiple()),
@@ -186,11 +198,13 @@ impl<'a> NeuronRows<'a> {
     }
 
     /// Asks memory for `next`, which will be needed afterwards, while these are computed.
+    #[inline]
     pub fn then(&mut self, next: &'a [u8]) {
         self.ahead = next;
     }
 
     /// What is asked for while these neurons are computed; empty: what follows them.
+    #[inline]
     pub fn ahead(&self) -> &'a [u8] {
         self.ahead
     }
@@ -199,6 +213,7 @@ impl<'a> NeuronRows<'a> {
     ///
     /// # Panics
     /// If the group is full or a length does not fit.
+    #[inline]
     pub fn push(&mut self, codes: &'a [u8], scales: &'a [u8]) {
         assert_eq!(codes.len(), self.ty.code_bytes(self.cols));
         assert_eq!(scales.len(), self.ty.scale_bytes(self.cols));
@@ -209,33 +224,47 @@ impl<'a> NeuronRows<'a> {
     }
 
     /// Adds all of `rows`.
+    #[inline]
     pub fn extend(&mut self, rows: &Rows<'a>) {
         assert_eq!((rows.ty(), rows.cols()), (self.ty, self.cols));
         let len = self.len + rows.rows();
         assert!(len <= GROUP, "a group has {GROUP} neurons");
-        for (row, n) in (self.len..len).enumerate() {
-            self.codes[n] = rows.codes(row);
-            self.scales[n] = rows.scales(row);
+        let codes = rows
+            .codes
+            .chunks_exact(rows.ty.code_bytes(rows.cols).max(1));
+        for (slot, codes) in self.codes[self.len..len].iter_mut().zip(codes) {
+            *slot = codes;
+        }
+        let scale_bytes = rows.ty.scale_bytes(rows.cols);
+        if scale_bytes > 0 {
+            let scales = rows.scales.chunks_exact(scale_bytes);
+            for (slot, scales) in self.scales[self.len..len].iter_mut().zip(scales) {
+                *slot = scales;
+            }
         }
         self.len = len;
     }
 
     /// Type of the weights.
+    #[inline]
     pub fn ty(&self) -> WeightType {
         self.ty
     }
 
     /// Number of outputs.
+    #[inline]
     pub fn cols(&self) -> usize {
         self.cols
     }
 
     /// Codes of each neuron that was added.
+    #[inline]
     pub fn codes(&self) -> &[&'a [u8]] {
         &self.codes[..self.len]
     }
 
     /// Scales of each neuron that was added.
+    #[inline]
     pub fn scales(&self) -> &[&'a [u8]] {
         &self.scales[..self.len]
     }

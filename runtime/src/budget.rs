@@ -8,7 +8,7 @@ use crate::arena::carved_bytes;
 use crate::chunk::Chunk;
 use crate::format::{PAGE_BYTES, VectorsLayout};
 use crate::kv::{KvLayout, Place};
-use crate::limits::{ATTEND_UNITS_MAX, EMBED_SLOTS_MAX, JOBS_MAX};
+use crate::limits::{ATTEND_UNITS_MAX, EMBED_SLOTS_MAX, FEW_TOKENS_MAX, JOBS_MAX};
 use crate::shape::Shape;
 
 /// Choices that size memory besides the shape.
@@ -186,7 +186,7 @@ impl Buffers {
             rope: tokens * shape.head_dim / 2,
             sum: tokens * shape.dim,
             hidden: run * tokens,
-            partials: shape.dim * JOBS_MAX.max(2 * tokens),
+            partials: shape.dim * (JOBS_MAX * tokens.min(FEW_TOKENS_MAX)).max(2 * tokens),
             logits: shape.vocab_size * sizes.logits_rows,
             lane_floats: scratch_len(dim).max(strip).max(2 * shape.cluster_neurons),
             lane_bytes: Kernels::scratch_bytes(wide, tokens),

@@ -1,10 +1,10 @@
-//! One cluster of neurons for one token, on one lane.
+//! One cluster of neurons for a few tokens, on one lane.
 
 use core::ops::Range;
 
-use tessera_kernels::{Activation, Activations, GROUP, Kernels, NeuronRows};
+use tessera_kernels::{Activation, Activations, GROUP, Kernels, NeuronRows, Rows};
 
-use crate::format::FfnMap;
+use crate::format::{BundleReader, FfnMap};
 use crate::weights::Ready;
 use crate::work::Lane;
 
@@ -18,7 +18,7 @@ pub struct Clusters<'a> {
     pub kernels: &'a Kernels,
     /// From gate and up to the hidden value.
     pub activation: Activation,
-    /// The token.
+    /// The tokens.
     pub x: &'a Activations<'a>,
 }
 
@@ -30,8 +30,8 @@ impl<'a> Clusters<'a> {
             .bytes(self.map.bundle_offset(neurons.start), bytes)
     }
 
-    /// `partial` (dim,) = down sum of `neurons`, in index order. `next` is the neuron that this
-    /// lane is likely to begin with afterwards.
+    /// `partial` (dim, tokens) = down sum of `neurons`, in index order. `next` is the neuron that
+    /// this lane is likely to begin with afterwards.
     ///
     /// Each product asks memory for what the next one reads: the parts of a bundle lie apart, and
     /// a part is too short for the hardware to notice that it is read in order.
@@ -42,32 +42,35 @@ impl<'a> Clusters<'a> {
         lane: &mut Lane<'_>,
         partial: &mut [f32],
     ) {
-        let (k, parts) = (self.map.bundle.neurons, self.map.bundle.parts());
-        let (mut gate, mut up) = ([0.0; GROUP], [0.0; GROUP]);
+        let (layout, parts) = (&self.map.bundle, self.map.bundle.parts());
+        let (k, tokens, reader) = (layout.neurons, self.x.tokens(), layout.reader());
+        let (gate, up) = lane.floats.split_at_mut(GROUP * tokens);
+        let up = &mut up[..GROUP * tokens];
         let mut groups = self
             .bytes(neurons)
             .chunks_exact(self.map.run_bytes(GROUP))
             .peekable();
         partial.fill(0.0);
         while let Some(group) = groups.next() {
-            let mut bundles = group.chunks_exact(self.map.bundle.bytes()).peekable();
-            let first = &group[..self.map.bundle.bytes()];
-            let outs = gate.chunks_exact_mut(k).zip(up.chunks_exact_mut(k));
+            let mut bundles = group.chunks_exact(layout.bytes()).peekable();
+            let first = &group[..layout.bytes()];
+            let outs = gate
+                .chunks_exact_mut(k * tokens)
+                .zip(up.chunks_exact_mut(k * tokens));
             for (gate, up) in outs {
                 let Some(bytes) = bundles.next() else { break };
-                let rows = self.map.bundle.view(bytes);
+                let rows = reader.view(bytes);
                 let after = match bundles.peek() {
                     Some(next) => &next[parts.first.clone()],
                     None => &first[parts.down_codes.clone()],
                 };
                 let gate_rows = rows.gate.then(&bytes[parts.up_codes.clone()]);
-                (self.kernels.matvec)(&gate_rows, self.x, gate);
-                (self.kernels.matvec)(&rows.up.then(after), self.x, up);
+                self.product(&gate_rows, gate, lane.bytes);
+                self.product(&rows.up.then(after), up, lane.bytes);
             }
-            (self.kernels.gated)(self.activation, &mut gate, &up);
-            let mut rows = NeuronRows::new(self.map.bundle.down, self.map.bundle.dim);
-            let mut alive: heapless::Vec<f32, GROUP> = heapless::Vec::new();
-            self.push_alive(group, &gate, &mut rows, &mut alive);
+            (self.kernels.gated)(self.activation, gate, up);
+            let mut rows = NeuronRows::new(layout.down, layout.dim);
+            let alive = keep_alive(&reader, k, tokens, group, gate, &mut rows);
             let next = groups
                 .peek()
                 .copied()
@@ -75,31 +78,58 @@ impl<'a> Clusters<'a> {
             if let Some(next) = next {
                 rows.then(&next[parts.first.clone()]);
             }
-            (self.kernels.down_group)(&rows, &alive, partial, lane.bytes);
+            let hidden = &gate[..alive * tokens];
+            if tokens == 1 {
+                (self.kernels.down_group)(&rows, hidden, partial, lane.bytes);
+            } else {
+                let cols = 0..layout.dim;
+                (self.kernels.down_group_many)(&rows, cols, tokens, hidden, partial, lane.bytes);
+            }
         }
     }
 
-    /// Adds the neurons of one group whose hidden value is not zero.
-    fn push_alive(
-        &self,
-        group: &'a [u8],
-        hidden: &[f32],
-        rows: &mut NeuronRows<'a>,
-        alive: &mut heapless::Vec<f32, GROUP>,
-    ) {
-        let (k, layout) = (self.map.bundle.neurons, &self.map.bundle);
-        let bundles = group.chunks_exact(layout.bytes());
-        for (bundle, hidden) in bundles.zip(hidden.chunks_exact(k)) {
-            if hidden.iter().all(|&h| h == 0.0) {
-                continue;
-            }
-            let down = layout.view(bundle).down;
-            for (neuron, &h) in hidden.iter().enumerate() {
-                if h != 0.0 {
-                    rows.push(down.codes(neuron), down.scales(neuron));
-                    let _ = alive.push(h);
-                }
+    /// `out` (rows, tokens) = rows times every token.
+    fn product(&self, rows: &Rows<'_>, out: &mut [f32], scratch: &mut [u8]) {
+        if self.x.tokens() == 1 {
+            (self.kernels.matvec)(rows, self.x, out);
+        } else {
+            (self.kernels.matmul)(rows, self.x, out, scratch);
+        }
+    }
+}
+
+/// Takes the neurons of a group that are alive for any token: their down columns to `rows`, their
+/// hidden values (neurons, tokens) to the front of `hidden`. Returns how many they are.
+fn keep_alive<'a>(
+    reader: &BundleReader,
+    k: usize,
+    tokens: usize,
+    group: &'a [u8],
+    hidden: &mut [f32],
+    rows: &mut NeuronRows<'a>,
+) -> usize {
+    let mut alive = 0;
+    let bundle_bytes = group.len() / (GROUP / k);
+    for (index, bundle) in group.chunks_exact(bundle_bytes).enumerate() {
+        let first = index * k * tokens;
+        let values = &hidden[first..][..k * tokens];
+        if values.iter().all(|&h| h == 0.0) {
+            continue;
+        }
+        let down = reader.view(bundle).down;
+        if alive == index * k && values.iter().all(|&h| h != 0.0) {
+            rows.extend(&down);
+            alive += k;
+            continue;
+        }
+        for neuron in 0..k {
+            let from = first + neuron * tokens..first + (neuron + 1) * tokens;
+            if hidden[from.clone()].iter().any(|&h| h != 0.0) {
+                rows.push(down.codes(neuron), down.scales(neuron));
+                hidden.copy_within(from, alive * tokens);
+                alive += 1;
             }
         }
     }
+    alive
 }

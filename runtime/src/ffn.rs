@@ -9,7 +9,7 @@ use tessera_kernels::{Activations, GROUP, Kernels, NeuronRows};
 use crate::budget::Buffers;
 use crate::cluster::Clusters;
 use crate::format::{BundleParts, FfnMap};
-use crate::limits::{EXPERTS_MAX, EXPERTS_USED_MAX, JOBS_MAX};
+use crate::limits::{EXPERTS_MAX, EXPERTS_USED_MAX, FEW_TOKENS_MAX, JOBS_MAX};
 use crate::product::Machine;
 use crate::shape::Shape;
 use crate::weights::{Ready, Weights, WeightsError};
@@ -162,16 +162,18 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
     ) -> Result<(), WeightsError> {
         sum.fill(0.0);
         let tokens = x.tokens();
-        let per_run = match tokens {
-            1 => (partials.len() / self.shape.dim).min(JOBS_MAX),
-            _ => Buffers::run_neurons(self.shape) / self.shape.cluster_neurons,
+        let few = tokens <= FEW_TOKENS_MAX;
+        let per_run = if few {
+            (partials.len() / (self.shape.dim * tokens)).min(JOBS_MAX)
+        } else {
+            Buffers::run_neurons(self.shape) / self.shape.cluster_neurons
         };
         let mut cluster = 0;
         while cluster < self.shape.n_clusters() {
             let end = self.ready_clusters(weights, cluster, per_run)?;
             let ready = weights.ready();
-            if tokens == 1 {
-                self.one_token(&ready, cluster..end, x, partials, sum);
+            if few {
+                self.few_tokens(&ready, cluster..end, x, partials, sum);
             } else {
                 let first = cluster * self.shape.cluster_neurons;
                 let neurons = first..(end * self.shape.cluster_neurons).min(self.map.neurons);
@@ -212,8 +214,8 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
         Ok(end)
     }
 
-    /// One token: each lane takes whole clusters, their partial sums are added in order.
-    fn one_token(
+    /// Each lane takes whole clusters, their partial sums (dim, tokens) are added in order.
+    fn few_tokens(
         &self,
         ready: &Ready<'_>,
         clusters: core::ops::Range<usize>,
@@ -222,13 +224,14 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
         sum: &mut [f32],
     ) {
         let (shape, lanes) = (self.shape, self.lanes);
-        let partials = &mut partials[..clusters.len() * shape.dim];
+        let len = shape.dim * x.tokens();
+        let partials = &mut partials[..clusters.len() * len];
         let n_lanes = self.machine.cores.lanes();
         let per_job = (clusters.len() / (8 * n_lanes)).max(1);
         let mut jobs: heapless::Vec<(usize, &mut [f32]), JOBS_MAX> = clusters
             .clone()
             .step_by(per_job)
-            .zip(partials.chunks_mut(per_job * shape.dim))
+            .zip(partials.chunks_mut(per_job * len))
             .collect();
         let run = Clusters {
             map: self.map,
@@ -242,8 +245,8 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
         self.machine
             .cores
             .for_each(&mut jobs, &|lane, (first, partials)| {
-                let last = *first + partials.len() / shape.dim - 1;
-                for (cluster, partial) in (*first..).zip(partials.chunks_exact_mut(shape.dim)) {
+                let last = *first + partials.len() / len - 1;
+                for (cluster, partial) in (*first..).zip(partials.chunks_exact_mut(len)) {
                     let start = first_neuron(cluster);
                     let neurons = start..start + shape.cluster_len(cluster);
                     // Lanes take pieces in turn, more or less.
@@ -256,14 +259,14 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
                 }
             });
         drop(jobs);
-        for partial in partials.chunks_exact(self.shape.dim) {
+        for partial in partials.chunks_exact(len) {
             for (sum, partial) in sum.iter_mut().zip(partial) {
                 *sum += partial;
             }
         }
     }
 
-    /// Several tokens, first half: hidden values of `neurons` (neurons, tokens), in `gate`.
+    /// Many tokens, first half: hidden values of `neurons` (neurons, tokens), in `gate`.
     fn hidden(
         &self,
         ready: &Ready<'_>,
@@ -298,7 +301,7 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
             });
     }
 
-    /// Several tokens, second half: adds the clusters' down sums to `sum` (dim, tokens), each lane
+    /// Many tokens, second half: adds the clusters' down sums to `sum` (dim, tokens), each lane
     /// a strip of outputs.
     fn down(
         &self,
@@ -308,10 +311,13 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
         hidden: &[f32],
         sum: &mut [f32],
     ) {
-        const STRIP: usize = 64;
         let (shape, kernels, lanes, map) = (self.shape, self.machine.kernels, self.lanes, self.map);
         let first_neuron = clusters.start * shape.cluster_neurons;
-        let mut strips = sum.chunks_mut(STRIP * tokens).enumerate().peekable();
+        // Wide strips where tokens are few, so that rows are not looked up too often.
+        let held = lanes[0].lock().floats.len() / tokens;
+        let share = shape.dim / (2 * self.machine.cores.lanes());
+        let strip_cols = (share.min(held) / STRIP * STRIP).max(STRIP);
+        let mut strips = sum.chunks_mut(strip_cols * tokens).enumerate().peekable();
         while strips.peek().is_some() {
             let mut jobs: heapless::Vec<_, JOBS_MAX> = strips.by_ref().take(JOBS_MAX).collect();
             self.machine
@@ -319,7 +325,8 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
                 .for_each(&mut jobs, &|lane, (strip, sum)| {
                     let mut lane = lanes[lane].lock();
                     let lane = &mut *lane;
-                    let cols = *strip * STRIP..*strip * STRIP + sum.len() / tokens;
+                    let first_col = *strip * strip_cols;
+                    let cols = first_col..first_col + sum.len() / tokens;
                     let partial = &mut lane.floats[..sum.len()];
                     for cluster in clusters.clone() {
                         partial.fill(0.0);
@@ -341,6 +348,9 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
         }
     }
 }
+
+/// Outputs of a strip of down sums are a multiple of this, but for the last ones.
+const STRIP: usize = 64;
 
 /// The bundle whose first neuron is `neuron`.
 fn bundle_at<'r>(map: &FfnMap, ready: &'r Ready<'_>, neuron: usize) -> BundleParts<'r> {

@@ -43,6 +43,8 @@ pub const EMBED_SLOTS_MAX: usize = 8;
 pub const READ_TRIES_MAX: u32 = 3;
 /// How long reads are waited for before their error is reported.
 pub const READ_DEADLINE_NS: u64 = 20_000_000_000;
+/// Passes of up to so many tokens are computed cluster by cluster, larger ones product by product.
+pub const FEW_TOKENS_MAX: usize = 8;
 /// Tokens that one pass over the weights may carry.
 pub const BATCH_TOKENS_MAX: usize = 512;
 

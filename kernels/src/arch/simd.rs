@@ -108,6 +108,8 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
     /// The same, into the second cache where the instruction set tells them apart.
     fn prefetch_far(self, bytes: &[u8], ahead: usize);
     fn to_bytes(self, a: Self::V) -> [u8; 32];
+    /// The same bits as bytes.
+    fn vector(self, a: Self::F) -> Self::V;
     fn words(self, words: &[i32; 8]) -> Self::W;
     /// Eight signed codes.
     fn small(self, codes: &[i8; 8]) -> Self::F;

@@ -64,6 +64,38 @@ struct Places {
     down_codes_end: usize,
 }
 
+/// A layout whose places are worked out.
+pub struct BundleReader {
+    layout: BundleLayout,
+    places: Places,
+}
+
+impl BundleReader {
+    /// The matrices' rows of a whole bundle.
+    #[inline]
+    pub fn view<'a>(&self, bundle: &'a [u8]) -> BundleParts<'a> {
+        let (layout, p) = (&self.layout, &self.places);
+        let rows = |ty, codes, scales| Rows::new(ty, layout.neurons, layout.dim, codes, scales);
+        BundleParts {
+            gate: rows(
+                layout.gate,
+                &bundle[..p.gate_scales],
+                &bundle[p.gate_scales..p.up_scales],
+            ),
+            up: rows(
+                layout.up,
+                &bundle[p.up_codes..p.down_codes],
+                &bundle[p.up_scales..p.down_scales],
+            ),
+            down: rows(
+                layout.down,
+                &bundle[p.down_codes..p.down_codes_end],
+                &bundle[p.down_scales..p.down_scales_end],
+            ),
+        }
+    }
+}
+
 impl BundleLayout {
     const fn places(&self) -> Places {
         let (k, dim) = (self.neurons, self.dim);
@@ -114,24 +146,14 @@ impl BundleLayout {
 
     /// The matrices' rows of a whole bundle.
     pub fn view<'a>(&self, bundle: &'a [u8]) -> BundleParts<'a> {
-        let (k, dim, p) = (self.neurons, self.dim, self.places());
-        let rows = |ty, codes, scales| Rows::new(ty, k, dim, codes, scales);
-        BundleParts {
-            gate: rows(
-                self.gate,
-                &bundle[..p.gate_scales],
-                &bundle[p.gate_scales..p.up_scales],
-            ),
-            up: rows(
-                self.up,
-                &bundle[p.up_codes..p.down_codes],
-                &bundle[p.up_scales..p.down_scales],
-            ),
-            down: rows(
-                self.down,
-                &bundle[p.down_codes..p.down_codes_end],
-                &bundle[p.down_scales..p.down_scales_end],
-            ),
+        self.reader().view(bundle)
+    }
+
+    /// For many views.
+    pub const fn reader(&self) -> BundleReader {
+        BundleReader {
+            layout: *self,
+            places: self.places(),
         }
     }
 

@@ -13,7 +13,7 @@ mod section;
 mod superblock;
 mod vectors;
 
-pub use bundle::{BundleLayout, BundleParts, PartRanges};
+pub use bundle::{BundleLayout, BundleParts, BundleReader, PartRanges};
 pub use error::FormatError;
 pub use image::{Image, UnitId};
 pub use matrix::{FfnMap, MatrixMap, TileLayout, choose_tile_rows};

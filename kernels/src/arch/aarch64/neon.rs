@@ -256,6 +256,7 @@ impl<X: Flavor> Simd8 for Neon<X> {
     ops! {
         fn words(self, words: &[i32; 8]) -> W
             = [vld1q_s32(words.as_ptr()), vld1q_s32(words[4..].as_ptr())];
+        fn vector(self, a: F) -> V = [vreinterpretq_u8_f32(a[0]), vreinterpretq_u8_f32(a[1])];
         fn super_scales(self, bytes: &[u8; 16]) -> [F; 2] = super_scales(bytes);
         fn small(self, codes: &[i8; 8]) -> F = {
             let words = vmovl_s8(vld1_s8(codes.as_ptr()));

@@ -107,7 +107,7 @@ fn quantized<P: Simd8, S: Simd, const TY: u8>(
             if index * BLOCK >= cols.end {
                 break;
             }
-            let block = Block::new(w, index, codes);
+            let block = Block::new(p, w, index, codes);
             let acc = &mut acc[(index * BLOCK - cols.start) * tokens..][..BLOCK * tokens];
             for first in (0..whole).step_by(S::LANES) {
                 let mut lanes = Lanes {
@@ -180,10 +180,22 @@ fn zip_pair<P: Simd8, const TY: u8>(
 
 impl<'a> Block<'a> {
     #[inline(always)]
-    fn new(w: &NeuronRows<'_>, index: usize, codes: &'a mut [[[u8; QUAD]; BLOCK]; QUADS]) -> Self {
+    fn new<P: Simd8>(
+        p: P,
+        w: &NeuronRows<'_>,
+        index: usize,
+        codes: &'a mut [[[u8; QUAD]; BLOCK]; QUADS],
+    ) -> Self {
         let (mut d, mut m) = ([0.0; GROUP], [0.0; GROUP]);
-        for (n, scales) in w.scales().iter().enumerate() {
-            (d[n], m[n]) = block_scale(w.ty(), w.cols(), scales, index);
+        if w.ty() == WeightType::Q4K {
+            for (n, scales) in w.scales().iter().enumerate() {
+                (d[n], m[n]) = block_scale(w.ty(), w.cols(), scales, index);
+            }
+        } else {
+            floats_of_halves(p, w.scales(), 2 * index, &mut d);
+            if w.ty().has_offset() {
+                floats_of_halves(p, w.scales(), 2 * (w.cols() / BLOCK + index), &mut m);
+            }
         }
         Block {
             codes,
@@ -191,6 +203,18 @@ impl<'a> Block<'a> {
             m,
             neurons: w.scales().len(),
         }
+    }
+}
+
+/// The f16 at byte `at` of each neuron's scales, eight neurons at a time.
+#[inline(always)]
+fn floats_of_halves<P: Simd8>(p: P, scales: &[&[u8]], at: usize, out: &mut [f32; GROUP]) {
+    for (scales, out) in scales.chunks(8).zip(out.as_chunks_mut().0) {
+        let mut halves = [0; 16];
+        for (half, scales) in halves.as_chunks_mut::<2>().0.iter_mut().zip(scales) {
+            *half = scales[at..].as_chunks().0[0];
+        }
+        *out = p.to_floats(p.halves(&halves));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use bytemuck::{cast_slice, must_cast};
 
+use super::ahead::Ahead;
 use super::by_type;
 use super::matvec::{self, Token};
 use super::panel::{Panel, carve};
@@ -12,7 +13,7 @@ use crate::dispatch::TOKENS_AT_ONCE;
 use crate::view::{Activations, Rows};
 
 /// Up to so many tokens, unpacking rows for each token costs less than making panels.
-const TOKENS_FEW: usize = 2;
+const TOKENS_FEW: usize = 1;
 /// Accumulators in the order in which the tree adds them.
 const TREE_ORDER: [usize; 8] = [0, 4, 2, 6, 1, 5, 3, 7];
 
@@ -96,6 +97,8 @@ fn many<P: Simd8, S: Simd, const TY: u8>(
     scratch: &mut [u8],
 ) {
     let blocks = x.cols() / BLOCK;
+    let steps = w.rows().div_ceil(S::LANES) * (S::LANES / 8) * blocks.div_ceil(2);
+    let mut ahead = Ahead::new(w.ahead(), steps);
     for start in (0..x.tokens()).step_by(TOKENS_AT_ONCE) {
         let tokens = (x.tokens() - start).min(TOKENS_AT_ONCE);
         let mut scratch = &mut *scratch;
@@ -113,7 +116,7 @@ fn many<P: Simd8, S: Simd, const TY: u8>(
             terms,
         };
         for first in (0..w.rows()).step_by(S::LANES) {
-            panel.fill::<P, TY>(p, w, first);
+            panel.fill::<P, TY>(p, w, first, &mut ahead);
             let rows = (w.rows() - first).min(S::LANES);
             let out = &mut out[first * x.tokens() + start..];
             let mut out = Output {
@@ -151,8 +154,8 @@ fn fill_terms<P: Simd8, S: Simd, const TY: u8>(
                 let at = (start + token + i) * blocks + block;
                 let scale = p.floats_at(x.scales, at);
                 let sums = p.words(&x.sums[at..].as_chunks().0[0]);
-                eight_scales[i] = vector_of(p, scale);
-                eight_terms[i] = vector_of(p, terms_of::<P, S, TY>(p, scale, sums));
+                eight_scales[i] = p.vector(scale);
+                eight_terms[i] = p.vector(terms_of::<P, S, TY>(p, scale, sums));
             }
             let eight_scales = p.transpose8(eight_scales);
             let eight_terms = p.transpose8(eight_terms);
@@ -163,9 +166,20 @@ fn fill_terms<P: Simd8, S: Simd, const TY: u8>(
             }
         }
     }
+    for token in whole[0]..tokens {
+        for block in (0..whole[1]).step_by(8) {
+            let at = (start + token) * blocks + block;
+            let scale = p.floats_at(x.scales, at);
+            let sums = p.words(&x.sums[at..].as_chunks().0[0]);
+            let eight_terms = p.to_floats(terms_of::<P, S, TY>(p, scale, sums));
+            for i in 0..8 {
+                scales[(block + i) * tokens + token] = x.scales[at + i];
+                terms[(block + i) * tokens + token] = eight_terms[i].to_bits();
+            }
+        }
+    }
     for token in 0..tokens {
-        let first = if token < whole[0] { whole[1] } else { 0 };
-        for block in first..blocks {
+        for block in whole[1]..blocks {
             let at = (start + token) * blocks + block;
             let (scale, sum) = (p.splat(x.scales[at]), p.splat_w(x.sums[at]));
             let term = p.to_floats(terms_of::<P, S, TY>(p, scale, sum))[0];
@@ -185,11 +199,6 @@ fn terms_of<P: Simd8, S: Simd, const TY: u8>(p: P, scales: P::F, sums: P::W) -> 
         Some(_) => p.as_floats(p.sub_w(p.splat_w(0), p.shift_left::<7>(sums))),
         None => p.mul(scales, p.to_f(sums)),
     }
-}
-
-#[inline(always)]
-fn vector_of<P: Simd8>(p: P, a: P::F) -> P::V {
-    p.bytes(&must_cast(p.to_floats(a)))
 }
 
 /// A panel times the tokens from `first` on, `T` at a time as long as there are as many; returns

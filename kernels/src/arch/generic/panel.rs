@@ -2,10 +2,10 @@
 
 use bytemuck::Pod;
 
-use super::matvec::pair_or_last;
-use crate::arch::simd::{Simd, Simd8, has_offset};
+use super::ahead::Ahead;
+use super::matvec::{eight_scales, last_halves, pair_or_last};
+use crate::arch::simd::{Simd, Simd8, code_bytes, has_offset};
 use crate::block::BLOCK;
-use crate::quantize::block_scale;
 use crate::view::Rows;
 
 /// Alignment of every part of scratch.
@@ -42,20 +42,40 @@ impl<'a, S: Simd> Panel<'a, S> {
         }
     }
 
-    /// Unpacks up to `LANES` rows from `first` on. Lanes past the last row have scale 0.
+    /// Unpacks up to `LANES` rows from `first` on, asking for `ahead` or for what follows them.
+    /// Lanes past the last row have scale 0.
     #[inline(always)]
-    pub(super) fn fill<P: Simd8, const TY: u8>(&mut self, p: P, w: &Rows<'_>, first: usize) {
+    pub(super) fn fill<P: Simd8, const TY: u8>(
+        &mut self,
+        p: P,
+        w: &Rows<'_>,
+        first: usize,
+        ahead: &mut Ahead<'_>,
+    ) {
         let rows = (w.rows() - first).min(S::LANES);
         let blocks = w.cols() / BLOCK;
         for half in 0..S::LANES / 8 {
             let start = (first + half * 8).min(w.rows() - 1);
             let count = rows.saturating_sub(half * 8).min(8);
+            let mut codes = [&[][..]; 8];
+            for r in 0..count {
+                codes[r] = w.codes(start + r);
+            }
             for pair in 0..blocks.div_ceil(2) {
+                if ahead.is_given() {
+                    ahead.ask(p);
+                } else {
+                    let pair_bytes = 8 * code_bytes::<TY>(2);
+                    for line in 0..pair_bytes.div_ceil(64) {
+                        let at = (8 * codes[0].len()) + pair * pair_bytes + line * 64;
+                        p.prefetch_far(codes[0], at);
+                    }
+                }
                 let mut even = [p.zero_v(); 8];
                 let mut odd = [p.zero_v(); 8];
                 for r in 0..8 {
                     if r < count {
-                        [even[r], odd[r]] = pair_or_last::<P, TY>(p, w.codes(start + r), pair);
+                        [even[r], odd[r]] = pair_or_last::<P, TY>(p, codes[r], pair);
                     }
                 }
                 self.store(p, 2 * pair, half, even);
@@ -64,7 +84,7 @@ impl<'a, S: Simd> Panel<'a, S> {
                 }
             }
         }
-        self.fill_scales::<TY>(w, first, rows);
+        self.fill_scales::<P, TY>(p, w, first, rows);
     }
 
     /// Stores one block of eight rows.
@@ -77,25 +97,63 @@ impl<'a, S: Simd> Panel<'a, S> {
         }
     }
 
+    /// Scales of eight rows and eight blocks at a time, turned.
     #[inline(always)]
-    fn fill_scales<const TY: u8>(&mut self, w: &Rows<'_>, first: usize, rows: usize) {
-        let (ty, cols) = (w.ty(), w.cols());
+    fn fill_scales<P: Simd8, const TY: u8>(
+        &mut self,
+        p: P,
+        w: &Rows<'_>,
+        first: usize,
+        rows: usize,
+    ) {
+        let blocks = w.cols() / BLOCK;
         let d: &mut [f32] = bytemuck::cast_slice_mut(self.d);
         let m: &mut [f32] = bytemuck::cast_slice_mut(self.m);
-        for r in 0..S::LANES {
-            let scales = if r < rows { w.scales(first + r) } else { &[] };
-            for block in 0..cols / BLOCK {
-                let at = block * S::LANES + r;
-                let (scale, min) = if r < rows {
-                    block_scale(ty, cols, scales, block)
-                } else {
-                    (0.0, 0.0)
-                };
-                d[at] = scale;
+        for half in 0..S::LANES / 8 {
+            let count = rows.saturating_sub(half * 8).min(8);
+            for start in (0..blocks).step_by(8) {
+                let eight = (blocks - start).min(8);
+                let (mut scales, mut minima) = ([p.zero_v(); 8], [p.zero_v(); 8]);
+                for r in 0..count {
+                    let row = w.scales(first + half * 8 + r);
+                    let [d, m] = if eight == 8 {
+                        eight_scales::<P, TY>(p, row, start * 2, blocks * 2)
+                    } else {
+                        last_scales::<P, TY>(p, row, start, blocks)
+                    };
+                    scales[r] = p.vector(d);
+                    minima[r] = p.vector(m);
+                }
+                let scales = p.transpose8(scales);
+                for b in 0..eight {
+                    let at = (start + b) * S::LANES + half * 8;
+                    p.store_at(p.floats_of(scales[b]), d, at);
+                }
                 if has_offset(TY) {
-                    m[at] = min;
+                    let minima = p.transpose8(minima);
+                    for b in 0..eight {
+                        let at = (start + b) * S::LANES + half * 8;
+                        p.store_at(p.floats_of(minima[b]), m, at);
+                    }
                 }
             }
         }
+    }
+}
+
+/// Scales and minima of a row's last 1 to 7 blocks, from `start` on, and zeros.
+#[inline(always)]
+fn last_scales<P: Simd8, const TY: u8>(
+    p: P,
+    scales: &[u8],
+    start: usize,
+    blocks: usize,
+) -> [P::F; 2] {
+    let count = blocks - start;
+    let d = p.halves(&last_halves(scales, start, count));
+    if has_offset(TY) {
+        [d, p.halves(&last_halves(scales, blocks + start, count))]
+    } else {
+        [d, d]
     }
 }

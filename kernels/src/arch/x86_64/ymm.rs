@@ -16,6 +16,16 @@ pub(super) trait Flavor: Copy {
     /// # Safety
     /// The CPU has the instruction.
     unsafe fn dpbusd(acc: __m256i, u: __m256i, s: __m256i) -> __m256i;
+
+    /// Adds 16 to each byte below 16 whose bit is set.
+    ///
+    /// # Safety
+    /// The CPU has the flavor's instructions.
+    #[inline(always)]
+    unsafe fn add_fifth_bits(low: __m256i, bits: [u8; 4]) -> __m256i {
+        // SAFETY: the caller's.
+        unsafe { _mm256_or_si256(low, fifth_bits(bits)) }
+    }
 }
 
 /// AVX2 alone: `maddubs`, whose pairs must not exceed i16.
@@ -26,7 +36,7 @@ pub(super) struct Maddubs;
 #[derive(Clone, Copy)]
 pub(super) struct Vnni;
 
-/// The same instruction of AVX-512 VNNI and VL.
+/// The same instruction of AVX-512 VNNI, and masks of BW, both with VL.
 #[derive(Clone, Copy)]
 pub(super) struct Vnni512;
 
@@ -57,6 +67,12 @@ impl Flavor for Vnni512 {
         // SAFETY: the caller's.
         unsafe { _mm256_dpbusd_epi32(acc, u, s) }
     }
+
+    #[inline(always)]
+    unsafe fn add_fifth_bits(low: __m256i, bits: [u8; 4]) -> __m256i {
+        // SAFETY: the caller's.
+        unsafe { _mm256_mask_add_epi8(low, u32::from_le_bytes(bits), low, _mm256_set1_epi8(16)) }
+    }
 }
 
 /// Proves AVX2, F16C and the instruction of its flavor.
@@ -81,7 +97,7 @@ impl Ymm<Vnni> {
 
 impl Ymm<Vnni512> {
     /// # Safety
-    /// The CPU has AVX2, F16C, AVX-512 VL and VNNI.
+    /// The CPU has AVX2, F16C, AVX-512 BW, VL and VNNI.
     pub(super) unsafe fn new() -> Self {
         Ymm(Vnni512)
     }
@@ -234,6 +250,7 @@ impl<X: Flavor> Simd8 for Ymm<X> {
             = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(codes.as_ptr().cast())));
         fn halves(self, halves: &[u8; 16]) -> __m256
             = _mm256_cvtph_ps(_mm_loadu_si128(halves.as_ptr().cast()));
+        fn vector(self, a: __m256) -> __m256i = _mm256_castps_si256(a);
         fn super_scales(self, bytes: &[u8; 16]) -> [__m256; 2] = super_scales(bytes);
         fn pair<const TY: u8>(self, bytes: &[u8]) -> [__m256i; 2] = pair::<X, TY>(bytes);
         fn split4(self, a: __m256i) -> [__m256i; 2] = split4(a);
@@ -365,8 +382,8 @@ unsafe fn pair<X: Flavor, const TY: u8>(bytes: &[u8]) -> [__m256i; 2] {
                 let low = split4(_mm256_loadu_si256(low.as_ptr().cast()));
                 let high = high.as_chunks::<4>().0;
                 [
-                    _mm256_or_si256(low[0], fifth_bits(high[0])),
-                    _mm256_or_si256(low[1], fifth_bits(high[1])),
+                    X::add_fifth_bits(low[0], high[0]),
+                    X::add_fifth_bits(low[1], high[1]),
                 ]
             }
             _ => split4(_mm256_loadu_si256(
