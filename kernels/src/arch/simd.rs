@@ -125,6 +125,29 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
 
     /// Lane `j` is the whole product of `w[j]` and `a[j]`; 0 from lane `N` (2, 4 or 8) on.
     fn blocks<const TY: u8, const N: usize>(self, w: [Self::V; 8], a: &[[u8; 32]; 8]) -> Self::W;
+    /// Lane `j` is the whole product of block `j` of `codes`, eight blocks as stored, and `a[j]`.
+    #[inline(always)]
+    fn eight<const TY: u8>(self, codes: &[u8], a: &[[u8; 32]; 8]) -> Self::W {
+        eight_by_pairs::<Self, TY>(self, codes, a)
+    }
+
+    /// Products of quads of `rows` with coefficients `c[quad][lanes[b]]`, for the pair of blocks at
+    /// byte `at` of each row: `[b][k]` as in [`Simd8::zip4`]. `None`: there is no quicker way than
+    /// zipping.
+    ///
+    /// # Safety
+    /// The pair is there.
+    #[inline(always)]
+    unsafe fn quad_sums<const TY: u8>(
+        self,
+        _rows: &[[&[u8]; 4]],
+        _at: usize,
+        _c: &[[[u8; 4]; 8]; 8],
+        _lanes: [usize; 2],
+    ) -> Option<[[Self::Acc; 4]; 2]> {
+        None
+    }
+
     /// Lane `j` of `out[i]` is lane `i` of `a[j]`.
     fn transpose8(self, a: [Self::V; 8]) -> [Self::V; 8];
     /// Bytes of four rows side by side: lane `l` of `out[k]` has column `zip_column(8 * k + l)`.
@@ -139,6 +162,21 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
     fn codes(self, a: [Self::W; 4]) -> [u8; 32];
     /// Square root, correctly rounded.
     fn sqrt(self, a: f32) -> f32;
+}
+
+/// [`Simd8::eight`] by [`Simd8::pair`] and [`Simd8::blocks`].
+#[inline(always)]
+pub(crate) fn eight_by_pairs<S: Simd8, const TY: u8>(
+    s: S,
+    codes: &[u8],
+    a: &[[u8; 32]; 8],
+) -> S::W {
+    let bytes = code_bytes::<TY>(2);
+    let mut all = [s.zero_v(); 8];
+    for p in 0..4 {
+        [all[2 * p], all[2 * p + 1]] = s.pair::<TY>(&codes[p * bytes..][..bytes]);
+    }
+    s.blocks::<TY, 8>(all, a)
 }
 
 /// The column of a block at place `at` of [`Simd8::zip4`]'s result.

@@ -299,8 +299,15 @@ unsafe fn sums<S: Simd8, const TY: u8, const WHOLE: bool, const FULL: bool>(
     pair: usize,
     lanes: [usize; 2],
 ) -> [[S::Acc; 4]; 2] {
-    let mut sums = [[s.zero_acc(); 4]; 2];
     let len = if FULL { QUADS } else { rows.len };
+    if WHOLE {
+        let at = pair * code_bytes::<TY>(2);
+        // SAFETY: the caller's.
+        if let Some(sums) = unsafe { s.quad_sums::<TY>(&rows.rows[..len], at, c, lanes) } {
+            return sums;
+        }
+    }
+    let mut sums = [[s.zero_acc(); 4]; 2];
     for step in 0..len.div_ceil(2) {
         let quads = [2 * step, 2 * step + 1];
         // SAFETY: the caller's.

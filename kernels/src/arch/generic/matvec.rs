@@ -146,13 +146,8 @@ fn rows<S: Simd8, const TY: u8, const R: usize>(
         let a = Inputs::<S>::new::<TY>(s, &x.scales[g], &x.sums[g]);
         for r in 0..R {
             let codes = &codes[r][g * group_bytes..][..group_bytes];
-            let mut all = [s.zero_v(); BLOCKS];
-            for p in 0..BLOCKS / 2 {
-                let pair = s.pair::<TY>(&codes[p * code_bytes::<TY>(2)..][..code_bytes::<TY>(2)]);
-                [all[2 * p], all[2 * p + 1]] = pair;
-            }
             let [d, m] = eight_scales::<S, TY>(s, scales[r], g * 16, minima_at);
-            let mut p = a.products::<TY>(s, s.blocks::<TY, BLOCKS>(all, q), d);
+            let mut p = a.products::<TY>(s, s.eight::<TY>(codes, q), d);
             if has_offset(TY) {
                 p = s.add(p, s.mul(m, a.offsets));
             }

@@ -4,7 +4,8 @@ use core::arch::x86_64::*;
 
 use bytemuck::{must_cast, must_cast_ref};
 
-use crate::arch::simd::{Q5, Q6, Q8, Simd, Simd8, is_4bit};
+use super::wide;
+use crate::arch::simd::{Q5, Q6, Q8, Simd, Simd8, eight_by_pairs, is_4bit};
 
 /// How bytes are multiplied and summed.
 pub(super) trait Flavor: Copy {
@@ -16,6 +17,29 @@ pub(super) trait Flavor: Copy {
     /// # Safety
     /// The CPU has the instruction.
     unsafe fn dpbusd(acc: __m256i, u: __m256i, s: __m256i) -> __m256i;
+
+    /// See [`Simd8::eight`]; `None`: by pairs.
+    ///
+    /// # Safety
+    /// The CPU has the flavor's instructions.
+    #[inline(always)]
+    unsafe fn eight<const TY: u8>(_codes: &[u8], _a: &[[u8; 32]; 8]) -> Option<__m256i> {
+        None
+    }
+
+    /// See [`Simd8::quad_sums`].
+    ///
+    /// # Safety
+    /// The CPU has the flavor's instructions; the pair is there.
+    #[inline(always)]
+    unsafe fn quad_sums<const TY: u8>(
+        _rows: &[[&[u8]; 4]],
+        _at: usize,
+        _c: &[[[u8; 4]; 8]; 8],
+        _lanes: [usize; 2],
+    ) -> Option<[[__m256i; 4]; 2]> {
+        None
+    }
 
     /// Adds 16 to each byte below 16 whose bit is set.
     ///
@@ -72,6 +96,23 @@ impl Flavor for Vnni512 {
     unsafe fn add_fifth_bits(low: __m256i, bits: [u8; 4]) -> __m256i {
         // SAFETY: the caller's.
         unsafe { _mm256_mask_add_epi8(low, u32::from_le_bytes(bits), low, _mm256_set1_epi8(16)) }
+    }
+
+    #[inline(always)]
+    unsafe fn eight<const TY: u8>(codes: &[u8], a: &[[u8; 32]; 8]) -> Option<__m256i> {
+        // SAFETY: the caller's.
+        Some(unsafe { wide::eight::<TY>(codes, a) })
+    }
+
+    #[inline(always)]
+    unsafe fn quad_sums<const TY: u8>(
+        rows: &[[&[u8]; 4]],
+        at: usize,
+        c: &[[[u8; 4]; 8]; 8],
+        lanes: [usize; 2],
+    ) -> Option<[[__m256i; 4]; 2]> {
+        // SAFETY: the caller's.
+        Some(unsafe { wide::quad_sums::<TY>(rows, at, c, lanes) })
     }
 }
 
@@ -279,6 +320,27 @@ impl<X: Flavor> Simd8 for Ymm<X> {
     fn blocks<const TY: u8, const N: usize>(self, w: [__m256i; 8], a: &[[u8; 32]; 8]) -> __m256i {
         // SAFETY: the value proves the instruction set.
         unsafe { blocks::<X, TY, N>(w, a) }
+    }
+
+    #[inline(always)]
+    fn eight<const TY: u8>(self, codes: &[u8], a: &[[u8; 32]; 8]) -> __m256i {
+        // SAFETY: the value proves the instruction set.
+        match unsafe { X::eight::<TY>(codes, a) } {
+            Some(products) => products,
+            None => eight_by_pairs::<Self, TY>(self, codes, a),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn quad_sums<const TY: u8>(
+        self,
+        rows: &[[&[u8]; 4]],
+        at: usize,
+        c: &[[[u8; 4]; 8]; 8],
+        lanes: [usize; 2],
+    ) -> Option<[[__m256i; 4]; 2]> {
+        // SAFETY: the value proves the instruction set; the pair is there, says the caller.
+        unsafe { X::quad_sums::<TY>(rows, at, c, lanes) }
     }
 
     #[inline(always)]
