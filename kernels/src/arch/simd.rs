@@ -125,11 +125,17 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
 
     /// Lane `j` is the whole product of `w[j]` and `a[j]`; 0 from lane `N` (2, 4 or 8) on.
     fn blocks<const TY: u8, const N: usize>(self, w: [Self::V; 8], a: &[[u8; 32]; 8]) -> Self::W;
-    /// Lane `j` is the whole product of block `j` of `codes`, eight blocks as stored, and `a[j]`.
-    #[inline(always)]
-    fn eight<const TY: u8>(self, codes: &[u8], a: &[[u8; 32]; 8]) -> Self::W {
-        eight_by_pairs::<Self, TY>(self, codes, a)
-    }
+    /// Sums of two rows, a lane for each accumulator.
+    type Two: Copy;
+    fn zero_two(self) -> Self::Two;
+    /// Adds eight blocks of two rows times `x`.
+    fn add_two<const TY: u8>(
+        self,
+        sums: Self::Two,
+        rows: [&EightBlocks<'_>; 2],
+        x: &EightInputs<'_, Self>,
+    ) -> Self::Two;
+    fn split_two(self, sums: Self::Two) -> [Self::F; 2];
 
     /// Products of quads of `rows` with coefficients `c[quad][lanes[b]]`, for the pair of blocks at
     /// byte `at` of each row: `[b][k]` as in [`Simd8::zip4`]. `None`: there is no quicker way than
@@ -164,13 +170,51 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
     fn sqrt(self, a: f32) -> f32;
 }
 
-/// [`Simd8::eight`] by [`Simd8::pair`] and [`Simd8::blocks`].
+/// Eight blocks of a row, as stored.
+pub(crate) struct EightBlocks<'a> {
+    pub codes: &'a [u8],
+    /// f16 scales, or the scales of a super-block.
+    pub scales: &'a [u8; 16],
+    /// f16 minima of `Q4O`.
+    pub minima: &'a [u8; 16],
+}
+
+/// Eight blocks of activations.
+pub(crate) struct EightInputs<'a, S: Simd> {
+    pub q: &'a [[u8; 32]; 8],
+    /// `s_b`.
+    pub scales: S::F,
+    /// See [`correction`].
+    pub corrections: S::W,
+    /// `s_b * f32(t_b)`.
+    pub offsets: S::F,
+}
+
+/// One row of [`Simd8::add_two`] by [`Simd8::pair`] and [`Simd8::blocks`].
 #[inline(always)]
-pub(crate) fn eight_by_pairs<S: Simd8, const TY: u8>(
+pub(crate) fn add_one<S: Simd8, const TY: u8>(
     s: S,
-    codes: &[u8],
-    a: &[[u8; 32]; 8],
-) -> S::W {
+    sum: S::F,
+    row: &EightBlocks<'_>,
+    x: &EightInputs<'_, S>,
+) -> S::F {
+    let dots = eight_by_pairs::<S, TY>(s, row.codes, x.q);
+    let [d, m] = match TY {
+        Q4K => s.super_scales(row.scales),
+        Q4O => [s.halves(row.scales), s.halves(row.minima)],
+        _ => [s.halves(row.scales); 2],
+    };
+    let dots = s.to_f(s.add_w(dots, x.corrections));
+    let mut p = s.mul(s.mul(d, x.scales), dots);
+    if has_offset(TY) {
+        p = s.add(p, s.mul(m, x.offsets));
+    }
+    s.add(sum, p)
+}
+
+/// Products of eight blocks by [`Simd8::pair`] and [`Simd8::blocks`].
+#[inline(always)]
+fn eight_by_pairs<S: Simd8, const TY: u8>(s: S, codes: &[u8], a: &[[u8; 32]; 8]) -> S::W {
     let bytes = code_bytes::<TY>(2);
     let mut all = [s.zero_v(); 8];
     for p in 0..4 {

@@ -5,7 +5,7 @@ use core::arch::asm;
 
 use bytemuck::must_cast_ref;
 
-use crate::arch::simd::{Q5, Q6, Q8, Simd, Simd8, is_4bit};
+use crate::arch::simd::{EightBlocks, EightInputs, Q5, Q6, Q8, Simd, Simd8, add_one, is_4bit};
 
 /// How bytes are multiplied and summed.
 pub(super) trait Flavor: Copy {
@@ -253,6 +253,29 @@ unsafe fn done<X: Flavor, const TY: u8>(acc: [int32x4_t; 4]) -> W {
 }
 
 impl<X: Flavor> Simd8 for Neon<X> {
+    type Two = [F; 2];
+
+    #[inline(always)]
+    fn zero_two(self) -> [F; 2] {
+        [self.splat(0.0); 2]
+    }
+
+    #[inline(always)]
+    fn add_two<const TY: u8>(
+        self,
+        sums: [F; 2],
+        rows: [&EightBlocks<'_>; 2],
+        x: &EightInputs<'_, Self>,
+    ) -> [F; 2] {
+        let first = add_one::<_, TY>(self, sums[0], rows[0], x);
+        [first, add_one::<_, TY>(self, sums[1], rows[1], x)]
+    }
+
+    #[inline(always)]
+    fn split_two(self, sums: [F; 2]) -> [F; 2] {
+        sums
+    }
+
     ops! {
         fn words(self, words: &[i32; 8]) -> W
             = [vld1q_s32(words.as_ptr()), vld1q_s32(words[4..].as_ptr())];

@@ -5,7 +5,10 @@ use bytemuck::{cast_slice, must_cast_ref};
 use super::ahead::Ahead;
 use super::by_type;
 use super::float::{Sums, four, four_halves, padded};
-use crate::arch::simd::{Q4K, Simd8, code_bytes, correction, has_offset, scale_bytes};
+use crate::arch::simd::{
+    EightBlocks, EightInputs, Q4K, Q4O, Simd8, add_one, code_bytes, correction, has_offset,
+    scale_bytes,
+};
 use crate::block::{BLOCK, WeightType};
 use crate::check;
 use crate::view::{Activations, Rows};
@@ -122,6 +125,7 @@ fn rows<S: Simd8, const TY: u8, const R: usize>(
     let mut codes = [&[][..]; R];
     let mut scales = [&[][..]; R];
     let mut acc = [s.splat(0.0); R];
+    let mut twos = [s.zero_two(); ROWS / 2];
     for r in 0..R {
         codes[r] = w.codes(first + r);
         scales[r] = w.scales(first + r);
@@ -143,16 +147,21 @@ fn rows<S: Simd8, const TY: u8, const R: usize>(
                 s.prefetch(scales[0], scales_ahead + g * R * scale_bytes + line * 64);
             }
         }
-        let a = Inputs::<S>::new::<TY>(s, &x.scales[g], &x.sums[g]);
-        for r in 0..R {
-            let codes = &codes[r][g * group_bytes..][..group_bytes];
-            let [d, m] = eight_scales::<S, TY>(s, scales[r], g * 16, minima_at);
-            let mut p = a.products::<TY>(s, s.eight::<TY>(codes, q), d);
-            if has_offset(TY) {
-                p = s.add(p, s.mul(m, a.offsets));
-            }
-            acc[r] = s.add(acc[r], p);
+        let a = inputs::<S, TY>(s, q, &x.scales[g], &x.sums[g]);
+        for two in 0..R / 2 {
+            let rows = [
+                &eight_blocks::<TY>(codes[2 * two], scales[2 * two], g, minima_at),
+                &eight_blocks::<TY>(codes[2 * two + 1], scales[2 * two + 1], g, minima_at),
+            ];
+            twos[two] = s.add_two::<TY>(twos[two], rows, &a);
         }
+        if R == 1 {
+            let row = eight_blocks::<TY>(codes[0], scales[0], g, minima_at);
+            acc[0] = add_one::<S, TY>(s, acc[0], &row, &a);
+        }
+    }
+    for two in 0..R / 2 {
+        [acc[2 * two], acc[2 * two + 1]] = s.split_two(twos[two]);
     }
     match x.blocks % BLOCKS {
         0 => {}
@@ -188,30 +197,41 @@ pub(super) fn eight_scales<S: Simd8, const TY: u8>(
     }
 }
 
-/// What eight blocks of activations give to every row.
-struct Inputs<S: Simd8> {
-    scales: S::F,
-    corrections: S::W,
-    /// `s_b * f32(t_b)`.
-    offsets: S::F,
+/// Eight blocks of a row from block `8 * g` on; minima begin `minima_at` after the scales.
+#[inline(always)]
+fn eight_blocks<'a, const TY: u8>(
+    codes: &'a [u8],
+    scales: &'a [u8],
+    g: usize,
+    minima_at: usize,
+) -> EightBlocks<'a> {
+    let bytes = code_bytes::<TY>(BLOCKS);
+    let eight = |at: usize| &scales[at..].as_chunks().0[0];
+    EightBlocks {
+        codes: &codes[g * bytes..][..bytes],
+        scales: eight(g * 16),
+        minima: eight(if TY == Q4O {
+            minima_at + g * 16
+        } else {
+            g * 16
+        }),
+    }
 }
 
-impl<S: Simd8> Inputs<S> {
-    #[inline(always)]
-    fn new<const TY: u8>(s: S, scales: &[f32; BLOCKS], sums: &[i32; BLOCKS]) -> Self {
-        let (scales, sums) = (s.floats(scales), s.words(sums));
-        Inputs {
-            scales,
-            corrections: correction::<S, TY>(s, sums),
-            offsets: s.mul(scales, s.to_f(sums)),
-        }
-    }
-
-    /// `(d * s) * f32(dot)`, lane by lane.
-    #[inline(always)]
-    fn products<const TY: u8>(&self, s: S, dots: S::W, d: S::F) -> S::F {
-        let dots = s.to_f(s.add_w(dots, self.corrections));
-        s.mul(s.mul(d, self.scales), dots)
+/// What eight blocks of activations give to every row.
+#[inline(always)]
+fn inputs<'a, S: Simd8, const TY: u8>(
+    s: S,
+    q: &'a [[u8; BLOCK]; BLOCKS],
+    scales: &[f32; BLOCKS],
+    sums: &[i32; BLOCKS],
+) -> EightInputs<'a, S> {
+    let (scales, sums) = (s.floats(scales), s.words(sums));
+    EightInputs {
+        q,
+        scales,
+        corrections: correction::<S, TY>(s, sums),
+        offsets: s.mul(scales, s.to_f(sums)),
     }
 }
 
@@ -225,7 +245,7 @@ fn add_tails<S: Simd8, const TY: u8, const R: usize, const N: usize>(
     acc: &mut [S::F; R],
 ) {
     let (first, count) = (x.q.len() * BLOCKS, x.blocks % BLOCKS);
-    let a = Inputs::<S>::new::<TY>(s, &x.tail.scales, &x.tail.sums);
+    let a = inputs::<S, TY>(s, &x.tail.q, &x.tail.scales, &x.tail.sums);
     for r in 0..R {
         let codes = &codes[r][x.q.len() * code_bytes::<TY>(BLOCKS)..];
         let mut all = [s.zero_v(); BLOCKS];
@@ -235,7 +255,8 @@ fn add_tails<S: Simd8, const TY: u8, const R: usize, const N: usize>(
             }
         }
         let d = s.halves(&last_halves(scales[r], first, count));
-        let mut p = a.products::<TY>(s, s.blocks::<TY, N>(all, &x.tail.q), d);
+        let dots = s.to_f(s.add_w(s.blocks::<TY, N>(all, a.q), a.corrections));
+        let mut p = s.mul(s.mul(d, a.scales), dots);
         if has_offset(TY) {
             let m = s.halves(&last_halves(scales[r], x.blocks + first, count));
             p = s.add(p, s.mul(m, a.offsets));

@@ -5,7 +5,10 @@ use core::arch::x86_64::*;
 
 use bytemuck::{must_cast_ref, pod_read_unaligned};
 
-use crate::arch::simd::{Q5, Q6, Q8, chunk_at, code_bytes, is_4bit};
+use super::ymm::{Vnni512, Ymm};
+use crate::arch::simd::{
+    EightBlocks, EightInputs, Q4K, Q4O, Q5, Q6, Q8, chunk_at, code_bytes, has_offset, is_4bit,
+};
 
 /// Codes of the pair of blocks at byte `at` of a row, one a byte; Q8 plus 128.
 ///
@@ -41,12 +44,9 @@ unsafe fn pair<const TY: u8>(row: &[u8], at: usize) -> __m512i {
     }
 }
 
-/// See [`crate::arch::simd::Simd8::eight`].
-///
-/// # Safety
-/// The CPU has AVX-512 F, BW, VL and VNNI.
+/// Products of eight blocks: those of the even ones in lanes 0 to 3, of the odd ones in 8 to 11.
 #[inline(always)]
-pub(super) unsafe fn eight<const TY: u8>(codes: &[u8], a: &[[u8; 32]; 8]) -> __m256i {
+unsafe fn eight<const TY: u8>(codes: &[u8], a: &[[u8; 32]; 8]) -> __m512i {
     assert_eq!(codes.len(), code_bytes::<TY>(8));
     // SAFETY: the caller's; the length was asserted; the loads need no alignment.
     unsafe {
@@ -81,9 +81,92 @@ pub(super) unsafe fn eight<const TY: u8>(codes: &[u8], a: &[[u8; 32]; 8]) -> __m
             }
         };
         // Even blocks in the first 256 bits, odd ones in the others, each as two halves.
-        let whole = _mm512_add_epi32(four, _mm512_shuffle_i32x4::<0b10_11_00_01>(four, four));
-        let order = _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 0, 0, 0, 0, 0, 0, 0, 0);
-        _mm512_castsi512_si256(_mm512_permutexvar_epi32(order, whole))
+        _mm512_add_epi32(four, _mm512_shuffle_i32x4::<0b10_11_00_01>(four, four))
+    }
+}
+
+/// See [`crate::arch::simd::Simd8::add_two`]; the first row in the low half of each vector.
+///
+/// # Safety
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
+#[inline(always)]
+pub(super) unsafe fn add_two<const TY: u8>(
+    sums: __m512,
+    rows: [&EightBlocks<'_>; 2],
+    x: &EightInputs<'_, Ymm<Vnni512>>,
+) -> __m512 {
+    // SAFETY: the caller's.
+    unsafe {
+        let first = eight::<TY>(rows[0].codes, x.q);
+        let second = eight::<TY>(rows[1].codes, x.q);
+        let order = _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 16, 24, 17, 25, 18, 26, 19, 27);
+        let dots = _mm512_permutex2var_epi32(first, order, second);
+        let dots = _mm512_add_epi32(dots, _mm512_broadcast_i32x8(x.corrections));
+        let dots = _mm512_cvtepi32_ps(dots);
+        let [d, m] = match TY {
+            Q4K => super_scales(rows[0].scales, rows[1].scales),
+            Q4O => [
+                halves(rows[0].scales, rows[1].scales),
+                halves(rows[0].minima, rows[1].minima),
+            ],
+            _ => [halves(rows[0].scales, rows[1].scales); 2],
+        };
+        let mut p = _mm512_mul_ps(_mm512_mul_ps(d, _mm512_broadcast_f32x8(x.scales)), dots);
+        if has_offset(TY) {
+            p = _mm512_add_ps(p, _mm512_mul_ps(m, _mm512_broadcast_f32x8(x.offsets)));
+        }
+        _mm512_add_ps(sums, p)
+    }
+}
+
+/// Eight f16 of each row.
+#[inline(always)]
+unsafe fn halves(first: &[u8; 16], second: &[u8; 16]) -> __m512 {
+    // SAFETY: the caller's; the loads are of arrays.
+    unsafe {
+        let first = _mm256_castsi128_si256(_mm_loadu_si128(first.as_ptr().cast()));
+        let second = _mm_loadu_si128(second.as_ptr().cast());
+        _mm512_cvtph_ps(_mm256_inserti128_si256::<1>(first, second))
+    }
+}
+
+/// Scales and minima of a super-block of each row, see [`crate::SuperScales`].
+#[inline(always)]
+unsafe fn super_scales(first: &[u8; 16], second: &[u8; 16]) -> [__m512; 2] {
+    // SAFETY: the caller's; the loads are of arrays.
+    unsafe {
+        let first = _mm_loadu_si128(first.as_ptr().cast());
+        let second = _mm_loadu_si128(second.as_ptr().cast());
+        // D and M of the first, then of the second.
+        let units = _mm512_castps128_ps512(_mm_cvtph_ps(_mm_unpacklo_epi32(first, second)));
+        let d = _mm512_permutexvar_ps(
+            _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 2, 2),
+            units,
+        );
+        let m = _mm512_permutexvar_ps(
+            _mm512_setr_epi32(1, 1, 1, 1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 3, 3, 3),
+            units,
+        );
+        let bytes = _mm_unpacklo_epi64(_mm_srli_si128::<4>(first), _mm_srli_si128::<4>(second));
+        let words = _mm512_cvtepu8_epi32(bytes);
+        // The last four bytes of each.
+        let low = _mm512_permutexvar_epi32(
+            _mm512_setr_epi32(2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3),
+            _mm512_castsi128_si512(_mm_unpackhi_epi32(first, second)),
+        );
+        let shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+        let low = _mm512_and_si512(_mm512_srlv_epi32(low, shifts), _mm512_set1_epi32(15));
+        // ((words >> 2) & 0x30) | low
+        let min = _mm512_ternarylogic_epi32::<0xea>(
+            _mm512_srli_epi32::<2>(words),
+            _mm512_set1_epi32(0x30),
+            low,
+        );
+        let scale = _mm512_and_si512(words, _mm512_set1_epi32(63));
+        [
+            _mm512_mul_ps(d, _mm512_cvtepi32_ps(scale)),
+            _mm512_mul_ps(m, _mm512_cvtepi32_ps(min)),
+        ]
     }
 }
 

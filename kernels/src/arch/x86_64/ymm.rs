@@ -5,7 +5,35 @@ use core::arch::x86_64::*;
 use bytemuck::{must_cast, must_cast_ref};
 
 use super::wide;
-use crate::arch::simd::{Q5, Q6, Q8, Simd, Simd8, eight_by_pairs, is_4bit};
+use crate::arch::simd::{EightBlocks, EightInputs, Q5, Q6, Q8, Simd, Simd8, add_one, is_4bit};
+
+/// A flavor's methods for two rows at once, one after the other.
+macro_rules! two_by_one {
+    () => {
+        type Two = [__m256; 2];
+
+        #[inline(always)]
+        fn zero_two(s: Ymm<Self>) -> [__m256; 2] {
+            [s.splat(0.0); 2]
+        }
+
+        #[inline(always)]
+        fn add_two<const TY: u8>(
+            s: Ymm<Self>,
+            sums: [__m256; 2],
+            rows: [&EightBlocks<'_>; 2],
+            x: &EightInputs<'_, Ymm<Self>>,
+        ) -> [__m256; 2] {
+            let first = add_one::<_, TY>(s, sums[0], rows[0], x);
+            [first, add_one::<_, TY>(s, sums[1], rows[1], x)]
+        }
+
+        #[inline(always)]
+        fn split_two(_: Ymm<Self>, sums: [__m256; 2]) -> [__m256; 2] {
+            sums
+        }
+    };
+}
 
 /// How bytes are multiplied and summed.
 pub(super) trait Flavor: Copy {
@@ -18,14 +46,22 @@ pub(super) trait Flavor: Copy {
     /// The CPU has the instruction.
     unsafe fn dpbusd(acc: __m256i, u: __m256i, s: __m256i) -> __m256i;
 
-    /// See [`Simd8::eight`]; `None`: by pairs.
-    ///
-    /// # Safety
-    /// The CPU has the flavor's instructions.
-    #[inline(always)]
-    unsafe fn eight<const TY: u8>(_codes: &[u8], _a: &[[u8; 32]; 8]) -> Option<__m256i> {
-        None
-    }
+    /// See [`Simd8::Two`].
+    type Two: Copy;
+
+    /// See [`Simd8::zero_two`].
+    fn zero_two(s: Ymm<Self>) -> Self::Two;
+
+    /// See [`Simd8::add_two`].
+    fn add_two<const TY: u8>(
+        s: Ymm<Self>,
+        sums: Self::Two,
+        rows: [&EightBlocks<'_>; 2],
+        x: &EightInputs<'_, Ymm<Self>>,
+    ) -> Self::Two;
+
+    /// See [`Simd8::split_two`].
+    fn split_two(s: Ymm<Self>, sums: Self::Two) -> [__m256; 2];
 
     /// See [`Simd8::quad_sums`].
     ///
@@ -67,6 +103,8 @@ pub(super) struct Vnni512;
 impl Flavor for Maddubs {
     const VNNI: bool = false;
 
+    two_by_one! {}
+
     #[inline(always)]
     unsafe fn dpbusd(_: __m256i, _: __m256i, _: __m256i) -> __m256i {
         unreachable!("AVX2 has no dpbusd")
@@ -75,6 +113,8 @@ impl Flavor for Maddubs {
 
 impl Flavor for Vnni {
     const VNNI: bool = true;
+
+    two_by_one! {}
 
     #[inline(always)]
     unsafe fn dpbusd(acc: __m256i, u: __m256i, s: __m256i) -> __m256i {
@@ -98,10 +138,34 @@ impl Flavor for Vnni512 {
         unsafe { _mm256_mask_add_epi8(low, u32::from_le_bytes(bits), low, _mm256_set1_epi8(16)) }
     }
 
+    type Two = __m512;
+
     #[inline(always)]
-    unsafe fn eight<const TY: u8>(codes: &[u8], a: &[[u8; 32]; 8]) -> Option<__m256i> {
-        // SAFETY: the caller's.
-        Some(unsafe { wide::eight::<TY>(codes, a) })
+    fn zero_two(_: Ymm<Self>) -> __m512 {
+        // SAFETY: the value proves the instruction set.
+        unsafe { _mm512_setzero_ps() }
+    }
+
+    #[inline(always)]
+    fn add_two<const TY: u8>(
+        _: Ymm<Self>,
+        sums: __m512,
+        rows: [&EightBlocks<'_>; 2],
+        x: &EightInputs<'_, Ymm<Self>>,
+    ) -> __m512 {
+        // SAFETY: the value proves the instruction set.
+        unsafe { wide::add_two::<TY>(sums, rows, x) }
+    }
+
+    #[inline(always)]
+    fn split_two(_: Ymm<Self>, sums: __m512) -> [__m256; 2] {
+        // SAFETY: the value proves the instruction set.
+        unsafe {
+            [
+                _mm512_castps512_ps256(sums),
+                _mm512_extractf32x8_ps::<1>(sums),
+            ]
+        }
     }
 
     #[inline(always)]
@@ -322,13 +386,26 @@ impl<X: Flavor> Simd8 for Ymm<X> {
         unsafe { blocks::<X, TY, N>(w, a) }
     }
 
+    type Two = X::Two;
+
     #[inline(always)]
-    fn eight<const TY: u8>(self, codes: &[u8], a: &[[u8; 32]; 8]) -> __m256i {
-        // SAFETY: the value proves the instruction set.
-        match unsafe { X::eight::<TY>(codes, a) } {
-            Some(products) => products,
-            None => eight_by_pairs::<Self, TY>(self, codes, a),
-        }
+    fn zero_two(self) -> X::Two {
+        X::zero_two(self)
+    }
+
+    #[inline(always)]
+    fn add_two<const TY: u8>(
+        self,
+        sums: X::Two,
+        rows: [&EightBlocks<'_>; 2],
+        x: &EightInputs<'_, Self>,
+    ) -> X::Two {
+        X::add_two::<TY>(self, sums, rows, x)
+    }
+
+    #[inline(always)]
+    fn split_two(self, sums: X::Two) -> [__m256; 2] {
+        X::split_two(self, sums)
     }
 
     #[inline(always)]
