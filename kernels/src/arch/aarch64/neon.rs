@@ -5,12 +5,15 @@ use core::arch::asm;
 
 use bytemuck::must_cast_ref;
 
-use crate::arch::simd::{Q5, Q6, Q8, Simd, Simd8, is_4bit};
+use super::mmla;
+use crate::arch::simd::{Q5, Q6, Q8, Simd, Simd8, is_4bit, tile_of_steps};
 
 /// How bytes are multiplied and summed.
 pub(super) trait Flavor: Copy {
     /// True if `sdot` may be used.
     const SDOT: bool;
+    /// True if `smmla` may be used.
+    const MMLA: bool = false;
 }
 
 /// NEON alone: products in i16.
@@ -21,12 +24,21 @@ pub(super) struct Mull;
 #[derive(Clone, Copy)]
 pub(super) struct Sdot;
 
+/// With the features `dotprod` and `i8mm`.
+#[derive(Clone, Copy)]
+pub(super) struct Mmla;
+
 impl Flavor for Mull {
     const SDOT: bool = false;
 }
 
 impl Flavor for Sdot {
     const SDOT: bool = true;
+}
+
+impl Flavor for Mmla {
+    const SDOT: bool = true;
+    const MMLA: bool = true;
 }
 
 /// Proves NEON and the instruction of its flavor.
@@ -49,9 +61,17 @@ impl Neon<Sdot> {
     }
 }
 
+impl Neon<Mmla> {
+    /// # Safety
+    /// The CPU has NEON, `dotprod` and `i8mm`.
+    pub(super) unsafe fn new() -> Self {
+        Neon(Mmla)
+    }
+}
+
 type F = [float32x4_t; 2];
-type W = [int32x4_t; 2];
-type V = [uint8x16_t; 2];
+pub(super) type W = [int32x4_t; 2];
+pub(super) type V = [uint8x16_t; 2];
 
 /// Methods whose bodies are intrinsics.
 macro_rules! ops {
@@ -140,6 +160,20 @@ impl<X: Flavor> Simd for Neon<X> {
     #[inline(always)]
     fn store_at(self, a: F, floats: &mut [f32], at: usize) {
         floats[at..].as_chunks_mut().0[0] = self.to_floats(a);
+    }
+
+    #[inline(always)]
+    fn tile<const TY: u8, const T: usize>(
+        self,
+        w: &[[u8; 32]; 8],
+        a: [&[[u8; 4]; 8]; T],
+    ) -> [W; T] {
+        if X::MMLA {
+            // SAFETY: the value proves the instruction.
+            unsafe { mmla::tile(w, a) }
+        } else {
+            tile_of_steps::<Self, TY, T>(self, w, a)
+        }
     }
 }
 
@@ -285,6 +319,16 @@ impl<X: Flavor> Simd8 for Neon<X> {
     fn pair<const TY: u8>(self, bytes: &[u8]) -> [V; 2] {
         // SAFETY: the value proves the instruction set.
         unsafe { pair::<X, TY>(self, bytes) }
+    }
+
+    #[inline(always)]
+    fn panel(self, rows: [V; 8]) -> [V; 8] {
+        if X::MMLA {
+            // SAFETY: the value proves NEON.
+            unsafe { mmla::panel(rows) }
+        } else {
+            self.transpose8(rows)
+        }
     }
 
     #[inline(always)]
