@@ -8,6 +8,7 @@ use crate::dispatch::Kernels;
 mod crc;
 mod mmla;
 mod neon;
+mod shuffle;
 
 /// True if the CPU (or, without `std`, the build) has this feature.
 macro_rules! has {
