@@ -55,7 +55,7 @@ pub struct EngineArgs {
     /// How the image is read.
     #[arg(long, value_enum, default_value_t)]
     pub io: Io,
-    /// Kernels: scalar, avx2, avxvnni, avx512vnni, neon, neondot [default: the best].
+    /// Kernels: scalar, avx2, avxvnni, avx512vnni, neon, neondot, neoni8mm [default: the best].
     #[arg(long, value_name = "NAME", env = "TESSERA_KERNELS")]
     pub kernels: Option<String>,
 }

@@ -16,7 +16,8 @@ use crate::view::{Activations, NeuronRows, Rows};
 )]
 #[derive(Clone, Copy)]
 pub struct Kernels {
-    /// Name for reports: `scalar`, `avx2`, `avxvnni`, `avx512vnni`, `neon`, ...
+    /// Name for reports: `scalar`, `avx2`, `avxvnni`, `avx512vnni`, `neon`, `neondot`,
+    /// `neoni8mm`.
     pub name: &'static str,
 
     /// Rounds `x` to 8-bit blocks of 32: `s = max|x| / 127`,

@@ -167,8 +167,8 @@ pub(crate) fn store_floats(ty: WeightType, x: &[f32], codes: &mut [u8]) -> Loss 
     loss
 }
 
-/// `Q4K`, whose rows are whole super-blocks: the same in every table, since no packing chooses it
-/// for weights that must be rounded.
+/// `Q4K`, whose rows are whole super-blocks: the same in every table, since weights are rounded to
+/// it on request only.
 pub(crate) fn store_super_blocks(x: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Loss {
     let ty = WeightType::Q4K;
     let mut loss = Loss::default();

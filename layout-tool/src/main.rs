@@ -49,9 +49,10 @@ struct PackArgs {
     #[arg(long, value_enum, default_value_t)]
     weights: Weights,
 
-    /// How down columns are stored: auto, q4, q4o, q6, q8, f16 or f32. auto measures each layer and
-    /// takes the smallest of q4o, q6 and q8 whose relative RMS error is within 2.5 %; with another
-    /// --weights than auto it takes that type (q4o for q4).
+    /// How down columns are stored: auto, q4, q4k, q4o, q5, q6, q8, f16 or f32. auto measures each
+    /// layer and takes the smallest of q4o, q5, q6 and q8 whose relative RMS error is within 4.5 %
+    /// (2.5 % for models less than 1024 wide); with another --weights than auto it takes that type
+    /// (q4o for q4).
     #[arg(
         long,
         value_enum,

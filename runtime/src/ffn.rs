@@ -131,8 +131,10 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
             .partials
             .split_at_mut(work.partials.len() - dim * count);
         let x = gathered.view(count, dim);
-        section.run(weights, &x, work.gate, work.up, partials, out)?;
+        let result = section.run(weights, &x, work.gate, work.up, partials, out);
+        // Back in its place before an error leaves: the session stays usable.
         work.gathered = Some(gathered);
+        result?;
         let mut index = 0;
         for t in 0..tokens {
             let chosen = choose(work, t);

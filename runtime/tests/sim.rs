@@ -175,7 +175,19 @@ fn budget_lanes_and_flash_never_change_a_bit() {
 
 #[test]
 fn failed_and_altered_reads_are_tried_again_or_reported() {
-    let bytes = tiny_image(&Recipe::default());
+    failed_and_altered_reads(&Recipe::default());
+}
+
+#[test]
+fn failed_and_altered_reads_of_experts_are_tried_again_or_reported() {
+    failed_and_altered_reads(&Recipe {
+        n_experts: 3,
+        ..Recipe::default()
+    });
+}
+
+fn failed_and_altered_reads(recipe: &Recipe) {
+    let bytes = tiny_image(recipe);
     let calm = calm_bits(&bytes);
     let image = Image::new_checked(&bytes, bytes.len() as u64).unwrap();
     let plan = Plan::new(&image, options(least_bytes(&image, 2), 2)).unwrap();

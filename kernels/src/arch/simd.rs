@@ -98,6 +98,39 @@ pub(crate) trait Simd: Copy {
     fn dot2<const TY: u8>(self, acc: Self::Acc, w: [Self::V; 2], a: [Self::V; 2]) -> Self::Acc;
     /// The sum of all steps.
     fn done<const TY: u8>(self, acc: Self::Acc) -> Self::W;
+
+    /// Lane `r` of `out[t]` is the product of row `r` of a block, as [`Simd8::panel`] ordered
+    /// them, and of token `t`.
+    #[inline(always)]
+    fn tile<const TY: u8, const T: usize>(
+        self,
+        w: &[Self::Bytes; 8],
+        a: [&[[u8; 4]; 8]; T],
+    ) -> [Self::W; T] {
+        tile_of_steps::<Self, TY, T>(self, w, a)
+    }
+}
+
+/// [`Simd::tile`] by [`Simd::dot2`]: each lane is a row, and has the same activations.
+#[inline(always)]
+pub(crate) fn tile_of_steps<S: Simd, const TY: u8, const T: usize>(
+    s: S,
+    w: &[S::Bytes; 8],
+    a: [&[[u8; 4]; 8]; T],
+) -> [S::W; T] {
+    let mut acc = [s.zero_acc(); T];
+    for step in 0..4 {
+        let w = [s.bytes(&w[2 * step]), s.bytes(&w[2 * step + 1])];
+        for t in 0..T {
+            let a = [s.splat4(&a[t][2 * step]), s.splat4(&a[t][2 * step + 1])];
+            acc[t] = s.dot2::<TY>(acc[t], w, a);
+        }
+    }
+    let mut dots = [s.splat_w(0); T];
+    for t in 0..T {
+        dots[t] = s.done::<TY>(acc[t]);
+    }
+    dots
 }
 
 /// Vectors of eight 32-bit lanes: a block's codes in one `V`, eight blocks' scales in one `F`.
@@ -156,6 +189,11 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
 
     /// Lane `j` of `out[i]` is lane `i` of `a[j]`.
     fn transpose8(self, a: [Self::V; 8]) -> [Self::V; 8];
+    /// One block of eight rows as [`Simd::tile`] wants it: turned.
+    #[inline(always)]
+    fn panel(self, rows: [Self::V; 8]) -> [Self::V; 8] {
+        self.transpose8(rows)
+    }
     /// Bytes of four rows side by side: lane `l` of `out[k]` has column `zip_column(8 * k + l)`.
     fn zip4(self, rows: [Self::V; 4]) -> [Self::V; 4];
     /// From the order of `zip4` to the natural one.

@@ -1,12 +1,14 @@
-//! AArch64: NEON, and NEON with the dot-product instructions.
+//! AArch64: NEON, NEON with the dot-product instructions, and with those of 8-bit matrices too.
 //!
-//! The intrinsics of the latter are not stable yet, so `sdot` is inline assembly.
+//! The intrinsics of the latter two are not stable yet, so `sdot` and `smmla` are inline assembly.
 #![allow(unsafe_code)]
 
 use crate::dispatch::Kernels;
 
 mod crc;
+mod mmla;
 mod neon;
+mod shuffle;
 
 /// True if the CPU (or, without `std`, the build) has this feature.
 macro_rules! has {
@@ -20,15 +22,20 @@ macro_rules! has {
 }
 
 /// The tables that this CPU can run, the fastest first.
-pub(super) fn tables() -> [Option<Kernels>; 2] {
+pub(super) fn tables() -> [Option<Kernels>; 3] {
     let neon = has!("neon");
+    let dotprod = neon && has!("dotprod");
     let crc32c = if has!("crc") {
         crc::crc32c
     } else {
         crate::crc::crc32c
     };
     [
-        (neon && has!("dotprod")).then_some(Kernels {
+        (dotprod && has!("i8mm")).then_some(Kernels {
+            crc32c,
+            ..neoni8mm::TABLE
+        }),
+        dotprod.then_some(Kernels {
             crc32c,
             ..neondot::TABLE
         }),
@@ -50,5 +57,25 @@ mod neondot {
     use super::neon::{Neon, Sdot};
     crate::arch::table::table! {
         "neondot", "neon,dotprod", Neon<Sdot>, Neon<Sdot>, crate::crc::crc32c
+    }
+}
+
+/// As `neondot`, but for products of several tokens.
+mod neoni8mm {
+    use super::neon::{Mmla, Neon};
+    use crate::arch::generic;
+    use crate::dispatch::Kernels;
+    use crate::view::{Activations, Rows};
+
+    pub(super) const TABLE: Kernels = Kernels {
+        name: "neoni8mm",
+        matmul,
+        ..super::neondot::TABLE
+    };
+
+    crate::arch::table::entries! {
+        "neon,dotprod,i8mm", Neon<Mmla>, Neon<Mmla>;
+        fn matmul(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32], scratch: &mut [u8])
+            = generic::matmul::matmul::<narrow, wide>;
     }
 }

@@ -5,12 +5,18 @@ use core::arch::asm;
 
 use bytemuck::must_cast_ref;
 
-use crate::arch::simd::{EightBlocks, EightInputs, Q5, Q6, Q8, Simd, Simd8, add_one, is_4bit};
+use super::mmla;
+use super::shuffle::{transpose8, zip4};
+use crate::arch::simd::{
+    EightBlocks, EightInputs, Q5, Q6, Q8, Simd, Simd8, add_one, is_4bit, tile_of_steps,
+};
 
 /// How bytes are multiplied and summed.
 pub(super) trait Flavor: Copy {
     /// True if `sdot` may be used.
     const SDOT: bool;
+    /// True if `smmla` may be used.
+    const MMLA: bool = false;
 }
 
 /// NEON alone: products in i16.
@@ -21,12 +27,21 @@ pub(super) struct Mull;
 #[derive(Clone, Copy)]
 pub(super) struct Sdot;
 
+/// With the features `dotprod` and `i8mm`.
+#[derive(Clone, Copy)]
+pub(super) struct Mmla;
+
 impl Flavor for Mull {
     const SDOT: bool = false;
 }
 
 impl Flavor for Sdot {
     const SDOT: bool = true;
+}
+
+impl Flavor for Mmla {
+    const SDOT: bool = true;
+    const MMLA: bool = true;
 }
 
 /// Proves NEON and the instruction of its flavor.
@@ -49,9 +64,17 @@ impl Neon<Sdot> {
     }
 }
 
+impl Neon<Mmla> {
+    /// # Safety
+    /// The CPU has NEON, `dotprod` and `i8mm`.
+    pub(super) unsafe fn new() -> Self {
+        Neon(Mmla)
+    }
+}
+
 type F = [float32x4_t; 2];
-type W = [int32x4_t; 2];
-type V = [uint8x16_t; 2];
+pub(super) type W = [int32x4_t; 2];
+pub(super) type V = [uint8x16_t; 2];
 
 /// Methods whose bodies are intrinsics.
 macro_rules! ops {
@@ -140,6 +163,20 @@ impl<X: Flavor> Simd for Neon<X> {
     #[inline(always)]
     fn store_at(self, a: F, floats: &mut [f32], at: usize) {
         floats[at..].as_chunks_mut().0[0] = self.to_floats(a);
+    }
+
+    #[inline(always)]
+    fn tile<const TY: u8, const T: usize>(
+        self,
+        w: &[[u8; 32]; 8],
+        a: [&[[u8; 4]; 8]; T],
+    ) -> [W; T] {
+        if X::MMLA {
+            // SAFETY: the value proves the instruction.
+            unsafe { mmla::tile(w, a) }
+        } else {
+            tile_of_steps::<Self, TY, T>(self, w, a)
+        }
     }
 }
 
@@ -308,6 +345,16 @@ impl<X: Flavor> Simd8 for Neon<X> {
     fn pair<const TY: u8>(self, bytes: &[u8]) -> [V; 2] {
         // SAFETY: the value proves the instruction set.
         unsafe { pair::<X, TY>(self, bytes) }
+    }
+
+    #[inline(always)]
+    fn panel(self, rows: [V; 8]) -> [V; 8] {
+        if X::MMLA {
+            // SAFETY: the value proves NEON.
+            unsafe { mmla::panel(rows) }
+        } else {
+            self.transpose8(rows)
+        }
     }
 
     #[inline(always)]
@@ -529,62 +576,4 @@ unsafe fn widened(bytes: uint8x8_t) -> F {
             vcvtq_f32_u32(vmovl_u16(vget_high_u16(halves))),
         ]
     }
-}
-
-/// Lane `j` of `out[i]` is lane `i` of `a[j]`.
-#[inline(always)]
-unsafe fn transpose4(a: [uint8x16_t; 4]) -> [uint8x16_t; 4] {
-    // SAFETY: the caller's.
-    unsafe {
-        let (a0, a1) = (vreinterpretq_u32_u8(a[0]), vreinterpretq_u32_u8(a[1]));
-        let (a2, a3) = (vreinterpretq_u32_u8(a[2]), vreinterpretq_u32_u8(a[3]));
-        let even = vreinterpretq_u64_u32(vtrn1q_u32(a0, a1));
-        let odd = vreinterpretq_u64_u32(vtrn2q_u32(a0, a1));
-        let even_two = vreinterpretq_u64_u32(vtrn1q_u32(a2, a3));
-        let odd_two = vreinterpretq_u64_u32(vtrn2q_u32(a2, a3));
-        [
-            vreinterpretq_u8_u64(vzip1q_u64(even, even_two)),
-            vreinterpretq_u8_u64(vzip1q_u64(odd, odd_two)),
-            vreinterpretq_u8_u64(vzip2q_u64(even, even_two)),
-            vreinterpretq_u8_u64(vzip2q_u64(odd, odd_two)),
-        ]
-    }
-}
-
-#[inline(always)]
-unsafe fn transpose8(a: [V; 8]) -> [V; 8] {
-    let mut out = a;
-    for half in 0..2 {
-        // SAFETY: the caller's.
-        let (low, high) = unsafe {
-            (
-                transpose4([a[0][half], a[1][half], a[2][half], a[3][half]]),
-                transpose4([a[4][half], a[5][half], a[6][half], a[7][half]]),
-            )
-        };
-        for i in 0..4 {
-            out[half * 4 + i] = [low[i], high[i]];
-        }
-    }
-    out
-}
-
-#[inline(always)]
-unsafe fn zip4(rows: [V; 4]) -> [V; 4] {
-    let mut out = rows;
-    for half in 0..2 {
-        let (a, b, c, d) = (rows[0][half], rows[1][half], rows[2][half], rows[3][half]);
-        // SAFETY: the caller's.
-        unsafe {
-            let low = vreinterpretq_u16_u8(vzip1q_u8(a, b));
-            let high = vreinterpretq_u16_u8(vzip2q_u8(a, b));
-            let low_two = vreinterpretq_u16_u8(vzip1q_u8(c, d));
-            let high_two = vreinterpretq_u16_u8(vzip2q_u8(c, d));
-            out[0][half] = vreinterpretq_u8_u16(vzip1q_u16(low, low_two));
-            out[1][half] = vreinterpretq_u8_u16(vzip2q_u16(low, low_two));
-            out[2][half] = vreinterpretq_u8_u16(vzip1q_u16(high, high_two));
-            out[3][half] = vreinterpretq_u8_u16(vzip2q_u16(high, high_two));
-        }
-    }
-    out
 }

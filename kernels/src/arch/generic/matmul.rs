@@ -269,22 +269,17 @@ fn accumulator<S: Simd, const TY: u8, const T: usize>(
     let (codes, d) = (&panel.codes[..x.blocks], &panel.d[..x.blocks]);
     let mut block = j;
     while block < x.blocks {
-        let mut acc = [s.zero_acc(); T];
-        for step in 0..4 {
-            let w = &codes[block];
-            let w = [s.bytes(&w[2 * step]), s.bytes(&w[2 * step + 1])];
-            for t in 0..T {
-                let a = &q[t][block];
-                let a = [s.splat4(&a[2 * step]), s.splat4(&a[2 * step + 1])];
-                acc[t] = s.dot2::<TY>(acc[t], w, a);
-            }
+        let mut a = [&[[0; 4]; 8]; T];
+        for t in 0..T {
+            a[t] = &q[t][block];
         }
+        let dots = s.tile::<TY, T>(&codes[block], a);
         let at = block * x.tokens + first;
         let scales: &[f32; T] = &x.scales[at..].as_chunks().0[0];
         let terms: &[u32; T] = &x.terms[at..].as_chunks().0[0];
         let d = s.floats(&d[block]);
         for t in 0..T {
-            let mut dot = s.done::<TY>(acc[t]);
+            let mut dot = dots[t];
             if offset_shift(TY, S::Q8_BIAS).is_some() {
                 dot = s.add_w(dot, s.splat_w(terms[t] as i32));
             }

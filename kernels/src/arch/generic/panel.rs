@@ -23,7 +23,7 @@ pub(super) fn carve<'a, T: Pod>(scratch: &mut &'a mut [u8], count: usize) -> &'a
 
 /// `LANES` rows, lane by lane: what `matmul` multiplies tokens with.
 pub(super) struct Panel<'a, S: Simd> {
-    /// (blocks, 8): four columns of each row a vector.
+    /// (blocks, 8): codes in the order of [`Simd8::panel`].
     pub codes: &'a mut [[S::Bytes; 8]],
     /// (blocks): scale of each row.
     pub d: &'a mut [S::Floats],
@@ -90,10 +90,10 @@ impl<'a, S: Simd> Panel<'a, S> {
     /// Stores one block of eight rows.
     #[inline(always)]
     fn store<P: Simd8>(&mut self, p: P, block: usize, half: usize, rows: [P::V; 8]) {
-        let columns = p.transpose8(rows);
+        let parts = p.panel(rows);
         for q in 0..8 {
             let lanes = bytemuck::bytes_of_mut(&mut self.codes[block][q]);
-            lanes.as_chunks_mut().0[half] = p.to_bytes(columns[q]);
+            lanes.as_chunks_mut().0[half] = p.to_bytes(parts[q]);
         }
     }
 

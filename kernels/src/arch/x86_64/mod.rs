@@ -6,6 +6,7 @@
 use crate::dispatch::Kernels;
 
 mod crc;
+mod shuffle;
 mod wide;
 mod ymm;
 mod zmm;

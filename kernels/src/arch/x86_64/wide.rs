@@ -13,7 +13,7 @@ use crate::arch::simd::{
 /// Codes of the pair of blocks at byte `at` of a row, one a byte; Q8 plus 128.
 ///
 /// # Safety
-/// The CPU has AVX-512 F, BW, VL and VNNI, and the pair is there.
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI, and the pair is there.
 #[inline(always)]
 unsafe fn pair<const TY: u8>(row: &[u8], at: usize) -> __m512i {
     // SAFETY: the caller's; the loads are of arrays, and need no alignment.
@@ -187,7 +187,7 @@ unsafe fn add_small_pairs(a: __m512i, b: __m512i) -> __m512i {
 /// See [`crate::arch::simd::Simd8::quad_sums`].
 ///
 /// # Safety
-/// The CPU has AVX-512 F, BW, VL and VNNI; each row has a pair of blocks at byte `at`.
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI; each row has a pair of blocks at byte `at`.
 #[inline(always)]
 pub(super) unsafe fn quad_sums<const TY: u8>(
     rows: &[[&[u8]; 4]],

@@ -1,0 +1,98 @@
+//! Tiles of two rows and two tokens by `smmla`.
+//!
+//! Codes are signed bytes here whatever their type: no unsigned one is above 63.
+
+use core::arch::aarch64::*;
+use core::arch::asm;
+
+use bytemuck::must_cast_ref;
+
+use super::neon::{V, W};
+
+/// Adds to `[r0 t0, r0 t1, r1 t0, r1 t1]` the products of eight columns of two rows and two tokens.
+#[inline(always)]
+unsafe fn smmla(acc: int32x4_t, rows: uint8x16_t, tokens: uint8x16_t) -> int32x4_t {
+    let mut acc = acc;
+    // SAFETY: the caller's: the CPU has `i8mm`.
+    unsafe {
+        asm!(
+            ".arch_extension i8mm",
+            "smmla {acc:v}.4s, {rows:v}.16b, {tokens:v}.16b",
+            acc = inout(vreg) acc,
+            rows = in(vreg) rows,
+            tokens = in(vreg) tokens,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    acc
+}
+
+/// The first eight bytes of `a` and of `b`, and the others.
+#[inline(always)]
+unsafe fn zip(a: uint8x16_t, b: uint8x16_t) -> [uint8x16_t; 2] {
+    // SAFETY: the caller's.
+    unsafe {
+        let (a, b) = (vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b));
+        [
+            vreinterpretq_u8_u64(vzip1q_u64(a, b)),
+            vreinterpretq_u8_u64(vzip2q_u64(a, b)),
+        ]
+    }
+}
+
+/// See [`crate::arch::simd::Simd8::panel`]: eight columns of two rows a register, of all rows
+/// before the next columns.
+#[inline(always)]
+pub(super) unsafe fn panel(rows: [V; 8]) -> [V; 8] {
+    let mut out = rows;
+    for half in 0..2 {
+        for two in 0..4 {
+            // SAFETY: the caller's.
+            let [low, high] = unsafe { zip(rows[2 * two][half], rows[2 * two + 1][half]) };
+            out[4 * half + two / 2][two % 2] = low;
+            out[4 * half + 2 + two / 2][two % 2] = high;
+        }
+    }
+    out
+}
+
+/// See [`crate::arch::simd::Simd::tile`]. An odd token at the end is its own partner.
+#[inline(always)]
+pub(super) unsafe fn tile<const T: usize>(w: &[[u8; 32]; 8], a: [&[[u8; 4]; 8]; T]) -> [W; T] {
+    let pairs = T.div_ceil(2);
+    // SAFETY: the caller's; the loads are of arrays.
+    unsafe {
+        // As many as there are pairs are used.
+        let mut acc = [[vdupq_n_s32(0); 4]; T];
+        let mut tokens = [[vdupq_n_u8(0); 2]; T];
+        for half in 0..2 {
+            for pair in 0..pairs {
+                let first = must_cast_ref::<_, [[u8; 16]; 2]>(a[2 * pair]);
+                let second = must_cast_ref::<_, [[u8; 16]; 2]>(a[(2 * pair + 1).min(T - 1)]);
+                tokens[pair] = zip(
+                    vld1q_u8(first[half].as_ptr()),
+                    vld1q_u8(second[half].as_ptr()),
+                );
+            }
+            for step in 0..2 {
+                for two in 0..4 {
+                    let rows = &w[4 * half + 2 * step + two / 2][two % 2 * 16..];
+                    let rows = vld1q_u8(rows.as_ptr());
+                    for pair in 0..pairs {
+                        acc[pair][two] = smmla(acc[pair][two], rows, tokens[pair][step]);
+                    }
+                }
+            }
+        }
+        let mut dots = [[vdupq_n_s32(0); 2]; T];
+        for t in 0..T {
+            let [a, b, c, d] = acc[t / 2];
+            dots[t] = if t % 2 == 0 {
+                [vuzp1q_s32(a, b), vuzp1q_s32(c, d)]
+            } else {
+                [vuzp2q_s32(a, b), vuzp2q_s32(c, d)]
+            };
+        }
+        dots
+    }
+}
