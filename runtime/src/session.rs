@@ -222,8 +222,8 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         Ok(())
     }
 
-    /// The logits after the last token, (vocab_size,): those that [`Session::append`] returned. After
-    /// any other call that computes logits the contents are undefined.
+    /// The logits after the last token, (vocab_size,): those that [`Session::append`] returned.
+    /// After any other call that computes logits the contents are undefined.
     pub fn logits(&self) -> &[f32] {
         &self.model.work.logits[..self.image().shape().vocab_size]
     }
