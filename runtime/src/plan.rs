@@ -158,32 +158,23 @@ impl Plan {
             .max(options.sequences);
         let logits_rows = options.logits_rows.max(options.sequences);
         let scale = (options.memory_bytes / 64).next_power_of_two() / 2;
-        let chunk_bytes = scale.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
-        let draft = Draft::new(image, options, chunk_bytes);
-
-        let full = draft.plan(batch_max, logits_rows, STREAM_SLOTS_MIN, draft.weight_bytes);
-        if full.fits(options.memory_bytes) {
-            return Ok(full);
-        }
-        // Memory is short: a prompt's activations may take an eighth of it, the stream's buffers
-        // another, and what is left holds weights.
-        let eighth = options.memory_bytes / 8;
-        let n_slots = (eighth / draft.slot_bytes).clamp(STREAM_SLOTS_MIN, STREAM_SLOTS);
-        for n_slots in [n_slots, STREAM_SLOTS_MIN] {
-            let (batch, empty) = draft.largest_batch(batch_max, logits_rows, n_slots);
-            if empty.fits(options.memory_bytes) {
-                let left = options.memory_bytes - empty.total_bytes();
-                let whole_left = (left / CARVE_BYTES * CARVE_BYTES) as u64;
-                let resident_bytes = whole_left.min(draft.weight_bytes);
-                return Ok(draft.plan(batch, logits_rows, n_slots, resident_bytes));
+        let mut chunk_bytes = scale.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
+        loop {
+            let draft = Draft::new(image, options, chunk_bytes);
+            if let Some(plan) = draft.largest(batch_max, logits_rows) {
+                return Ok(plan);
             }
+            if chunk_bytes == CHUNK_BYTES_MIN {
+                let least = draft.plan(options.sequences, logits_rows, STREAM_SLOTS_MIN, 0);
+                let (have_bytes, need_bytes) = (options.memory_bytes, least.total_bytes());
+                return Err(PlanError::Memory {
+                    have_bytes,
+                    need_bytes,
+                });
+            }
+            // What fits a smaller budget, with its smaller chunks, fits this one too.
+            chunk_bytes /= 2;
         }
-        let least = draft.plan(options.sequences, logits_rows, STREAM_SLOTS_MIN, 0);
-        let (have_bytes, need_bytes) = (options.memory_bytes, least.total_bytes());
-        Err(PlanError::Memory {
-            have_bytes,
-            need_bytes,
-        })
     }
 
     fn total_bytes(&self) -> usize {
@@ -302,6 +293,31 @@ impl<'a> Draft<'a> {
             slot_bytes,
             weight_bytes,
         }
+    }
+
+    /// The plan that keeps most in memory, if there is one with these chunks.
+    fn largest(&self, batch_max: usize, logits_rows: usize) -> Option<Plan> {
+        let memory_bytes = self.options.memory_bytes;
+        let full = self.plan(batch_max, logits_rows, STREAM_SLOTS_MIN, self.weight_bytes);
+        if full.fits(memory_bytes) {
+            return Some(full);
+        }
+        // Memory is short: a prompt's activations may take an eighth of it, the stream's buffers
+        // another, and what is left holds weights.
+        let n_slots = memory_bytes / 8 / self.slot_bytes;
+        for n_slots in [
+            n_slots.clamp(STREAM_SLOTS_MIN, STREAM_SLOTS),
+            STREAM_SLOTS_MIN,
+        ] {
+            let (batch, empty) = self.largest_batch(batch_max, logits_rows, n_slots);
+            if empty.fits(memory_bytes) {
+                let left = memory_bytes - empty.total_bytes();
+                let whole_left = (left / CARVE_BYTES * CARVE_BYTES) as u64;
+                let resident_bytes = whole_left.min(self.weight_bytes);
+                return Some(self.plan(batch, logits_rows, n_slots, resident_bytes));
+            }
+        }
+        None
     }
 
     /// The most tokens of a pass, halved from `batch_max`, that fit and cost at most an eighth of

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::start_and_load;
 use layout_tool::regular::read_text;
 
-use crate::engine::OpenImage;
+use crate::engine::{CONTEXT_DEFAULT, OpenImage};
 use crate::generate::{Generator, check_fits};
 use crate::metrics::{Metrics, Recorder};
 use crate::options::RunArgs;
@@ -86,6 +86,18 @@ fn prompt_ids(model: &OpenImage, args: &RunArgs) -> Result<(Vec<u32>, Option<Voc
     let Some(vocabulary) = vocabulary else {
         bail!("the image has no tokenizer: give token ids with --tokens");
     };
+    // Before the work and the memory of tokenizing what cannot fit.
+    let context = model.image.shape().seq_len;
+    let context = args.engine.ctx.unwrap_or(CONTEXT_DEFAULT).min(context);
+    let longest = vocabulary.tokenizer.longest_text();
+    if text.len() > context.saturating_mul(longest) {
+        bail!(
+            "the text has {} bytes, a context of {context} tokens holds no more than {}: give a \
+             shorter one or a larger --ctx",
+            text.len(),
+            context.saturating_mul(longest)
+        );
+    }
     let ids = vocabulary
         .tokenizer
         .encode(&text, args.special, vocabulary.add_bos)?;

@@ -260,6 +260,12 @@ impl Tokenizer {
         added_end.max(self.model.id_end())
     }
 
+    /// Bytes of the longest token as the vocabulary spells it: no token is more bytes of a text.
+    pub fn longest_text(&self) -> usize {
+        let lens = (0..self.id_end()).filter_map(|id| Some(self.text(id)?.len()));
+        lens.max().unwrap_or(1)
+    }
+
     /// The text of a token as the vocabulary spells it, such as `<|im_end|>`.
     pub fn text(&self, id: u32) -> Option<&str> {
         let added = self.added.get(&id).map(|token| &*token.content);

@@ -118,7 +118,8 @@ pub fn check_weights(
             row,
         });
     }
-    if ty == WeightType::F16 && top >= F16_MAX {
+    // Scales are f16 as well.
+    if ty != WeightType::F32 && top >= F16_MAX {
         return Err(PackError::TooLarge {
             tensor: tensor(),
             row,

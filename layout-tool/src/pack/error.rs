@@ -117,8 +117,9 @@ impl fmt::Display for PackError {
             Self::Io { path, message } => write!(f, "{}: {message}", path.display()),
             Self::Width { tensor, cols, ty } => write!(
                 f,
-                "rows of {tensor} have {cols} weights, no multiple of 32 as {} needs, use \
-                 --weights f16",
+                "rows of {tensor} have {cols} weights, no multiple of {} as {} needs, choose \
+                 another type for them (f16 holds any)",
+                ty.cols_multiple(),
                 ty.name()
             ),
             Self::NotFinite { tensor, row } => {
