@@ -11,6 +11,7 @@ use layout_tool::pack::{PackOptions, Weights, pack};
 use serde_json::Value;
 use tempfile::TempDir;
 use tessera::engine::{EngineOptions, Io, LinuxSession, OpenImage, start};
+use tessera_runtime::{Plan, PlanError, PlanOptions};
 
 const FILE_NAME: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
@@ -182,6 +183,36 @@ fn budget_lanes_and_io_path_never_change_a_bit() {
         match &expected {
             Some(expected) => assert!(bits == *expected, "{share} %, {lanes} lanes, {io:?}"),
             None => expected = Some(bits),
+        }
+    }
+}
+
+/// Larger budgets choose larger chunks of the stream: where these do not fit, smaller ones must do.
+#[test]
+fn what_fits_a_budget_fits_every_larger_one() {
+    let Some((_place, path)) = image(Weights::Auto) else {
+        return;
+    };
+    let model = OpenImage::open(&path).unwrap();
+    for (seq_len, sequences) in [(256, 1), (2722, 1), (8192, 1), (64, 64)] {
+        let options = |memory_bytes| PlanOptions {
+            memory_bytes,
+            seq_len,
+            batch_tokens: 512,
+            logits_rows: 1,
+            lanes: 2,
+            sequences,
+            ..PlanOptions::default()
+        };
+        let Err(PlanError::Memory { need_bytes, .. }) = Plan::new(&model.image, options(1)) else {
+            panic!("one byte was enough");
+        };
+        for memory in (need_bytes..need_bytes + (48 << 20)).step_by(150_000) {
+            let plan = Plan::new(&model.image, options(memory));
+            assert!(
+                plan.is_ok(),
+                "{seq_len}, {need_bytes} needed, {memory}: {plan:?}"
+            );
         }
     }
 }
