@@ -371,7 +371,8 @@ fn print_attend(kernels: &Kernels, words: &[String], memory: &Memory) {
             let seconds = start.elapsed().as_secs_f64();
             let seconds = core_start.map_or(seconds, |start| core_seconds().unwrap() - start);
             let ns = seconds * 1e9 / f64::from(count);
-            let bytes = 2 * POSITIONS * (dim * ty.element_bytes() + ty.scale_bytes());
+            // Keys and values are the same memory.
+            let bytes = POSITIONS * (dim * ty.element_bytes() + ty.scale_bytes());
             println!(
                 "{label:44} {:6.1} GB/s {:6.1} GMAC/s",
                 bytes as f64 / ns,

@@ -154,7 +154,7 @@ pub struct Buffers {
     pub sum: usize,
     /// Gate, and up, of the neurons of a run (neurons, tokens).
     pub hidden: usize,
-    /// Partial sums of clusters (clusters, dim), or of a mixture's expert (dim, tokens).
+    /// Partial sums of clusters (clusters, dim, tokens), and of a mixture's expert (dim, tokens).
     pub partials: usize,
     /// Logits (vocab_size, rows).
     pub logits: usize,

@@ -12,8 +12,6 @@ use crate::check;
 use crate::dispatch::TOKENS_AT_ONCE;
 use crate::view::{Activations, Rows};
 
-/// Up to so many tokens, unpacking rows for each token costs less than making panels.
-const TOKENS_FEW: usize = 1;
 /// Accumulators in the order in which the tree adds them.
 const TREE_ORDER: [usize; 8] = [0, 4, 2, 6, 1, 5, 3, 7];
 
@@ -34,7 +32,10 @@ pub(crate) fn matmul<P: Simd8, S: Simd>(
     match w.ty() {
         WeightType::F32 => floats::<P, false>(p, w, x, out),
         WeightType::F16 => floats::<P, true>(p, w, x, out),
-        ty if x.tokens() <= TOKENS_FEW => by_type!(ty, few::<P>(p, w, x, out)),
+        ty if x.tokens() == 1 => {
+            let token = Token::new(x, 0);
+            by_type!(ty, matvec::quantized::<P>(p, w, &token, out));
+        }
         ty => by_type!(ty, many::<P, S>(p, s, w, x, out, scratch)),
     }
 }
@@ -46,23 +47,6 @@ fn floats<P: Simd8, const HALF: bool>(p: P, w: &Rows<'_>, x: &Activations<'_>, o
         for (token, out) in out.iter_mut().enumerate() {
             let x = &x.x[token * x.cols()..][..x.cols()];
             *out = matvec::float_product::<P, HALF>(p, w.codes(row), x);
-        }
-    }
-}
-
-/// A few rows at a time, token by token.
-#[inline(always)]
-fn few<P: Simd8, const TY: u8>(p: P, w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32]) {
-    const ROWS: usize = 4;
-    for token in 0..x.tokens() {
-        let token_x = Token::new(x, token);
-        for first in (0..w.rows()).step_by(ROWS) {
-            let rows = (w.rows() - first).min(ROWS);
-            let mut part = [0.0; ROWS];
-            matvec::quantized::<P, TY>(p, &w.slice(first, rows), &token_x, &mut part[..rows]);
-            for (r, part) in part[..rows].iter().enumerate() {
-                out[(first + r) * x.tokens() + token] = *part;
-            }
         }
     }
 }
