@@ -139,7 +139,11 @@ impl Metrics {
             ("first token after", number(self.first_token_ms, 1, "ms")),
             ("decode", number(self.decode_tokens_per_s, 2, "tokens/s")),
             (
-                "a token takes",
+                if self.batch > 1 {
+                    "a step of the batch takes"
+                } else {
+                    "a token takes"
+                },
                 format!(
                     "{} (p50 {}, p99 {})",
                     number(self.token_ms_mean, 2, "ms"),

@@ -145,10 +145,20 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     pub repeat_penalty: f32,
     /// Subtract this from a recent token's logit for each time it occurred.
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
     pub frequency_penalty: f32,
     /// Subtract this from a recent token's logit.
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
     pub presence_penalty: f32,
     /// Tokens that count as recent.
     #[arg(long, value_name = "N", default_value_t = 64)]

@@ -63,7 +63,7 @@ struct PackArgs {
     down: Choice,
 
     /// How the output matrix (where it is tied: also the embedding) is stored: auto (as --weights
-    /// says), q4, q4o, q6, q8, f16 or f32.
+    /// says), q4, q4k, q4o, q5, q6, q8, f16 or f32.
     #[arg(
         long,
         value_enum,

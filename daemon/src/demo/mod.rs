@@ -55,8 +55,10 @@ pub fn run() -> Result<()> {
     writeln!(stdout(), "\n")?;
     eprintln!("{}; {}", talk.report.io, talk.report.lanes);
     talk.recorder.metrics(&talk.session, &talk.report).print();
+    let program = std::env::current_exe().unwrap_or_else(|_| "tessera".into());
     eprintln!(
-        "\nGo on with: tessera chat --image {} --memory 46M",
+        "\nGo on with: {} chat --image {} --memory 46M --ctx 512",
+        program.display(),
         image.display()
     );
     Ok(())
