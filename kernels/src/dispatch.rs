@@ -29,10 +29,11 @@ pub struct Kernels {
     /// Rounds weights `x` (rows, cols) to type `ty`: codes and scales of one row after the other,
     /// as stored. `scratch` is [`QUANTIZE_SCRATCH_BYTES`].
     ///
-    /// Q8 takes `d = max|x| / 127`. Q4, Q5 and Q6 try 16 scales around the one that maps the largest
-    /// magnitude to the lowest code, Q4O 16 ranges around minimum and maximum; each is fitted to
-    /// its codes by least squares, and the smallest squared error wins (in Q4 large weights count
-    /// more: `quantize/search.rs`). Codes are then chosen against the scale as stored. Scales
+    /// Q8 takes `d = max|x| / 127`. Q4, Q5 and Q6 try 16 scales around the one that maps the
+    /// largest magnitude to the lowest code, Q4O 16 ranges around minimum and maximum; each is
+    /// fitted to its codes by least squares, and the smallest squared error wins (in Q4 large
+    /// weights count more: `quantize/search.rs`). Codes are then chosen against the scale as
+    /// stored. Q4K fits its blocks as Q4O does, then rounds scales and minima to 6 bits. Scales
     /// beyond the range of f16 are cut off there.
     ///
     /// Weights must be finite; float types take them all, and keep their bits.
