@@ -12,7 +12,9 @@ use std::time::Instant;
 
 use tessera_kernels::attention::{Queries, SEGMENT, Segment, clear, scratch_len, state_len};
 use tessera_kernels::kv::{KvRows, KvType};
-use tessera_kernels::{Activations, GROUP, Kernels, NeuronRows, Rows, WeightType};
+use tessera_kernels::{
+    Activations, GROUP, Kernels, NeuronRows, QUANTIZE_SCRATCH_BYTES, Rows, WeightType,
+};
 
 const TYPES: [WeightType; 6] = [
     WeightType::Q4O,
@@ -69,6 +71,7 @@ fn main() {
         }
         print_small(&kernels, &words, &memory[0]);
         print_attend(&kernels, &words, &memory[0]);
+        print_quantize(&kernels, &words, &memory[0]);
     }
 }
 
@@ -379,5 +382,31 @@ fn print_attend(kernels: &Kernels, words: &[String], memory: &Memory) {
                 (2 * len * rows) as f64 / ns
             );
         }
+    }
+}
+
+/// Rounding weights to each type, as packing does; GB/s of f32.
+fn print_quantize(kernels: &Kernels, words: &[String], memory: &Memory) {
+    const COLS: usize = 1536;
+    let x = &memory.floats[..256 * COLS];
+    for ty in TYPES {
+        let label = format!("{:11} quantize_rows    {:5}", kernels.name, ty.name());
+        if !words.iter().all(|word| label.contains(word.as_str())) {
+            continue;
+        }
+        let (mut codes, mut scales) = (
+            vec![0; 256 * ty.code_bytes(COLS)],
+            vec![0; 256 * ty.scale_bytes(COLS)],
+        );
+        let mut scratch = vec![0; QUANTIZE_SCRATCH_BYTES];
+        let (mut count, start, core_start) = (0, Instant::now(), core_seconds());
+        while start.elapsed().as_secs_f64() < RUN_SECONDS {
+            (kernels.quantize_rows)(ty, COLS, x, &mut codes, &mut scales, &mut scratch);
+            count += 1;
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let seconds = core_start.map_or(seconds, |start| core_seconds().unwrap() - start);
+        let bytes = (4 * x.len()) as f64 * f64::from(count);
+        println!("{label:44} {:6.1} GB/s", bytes / seconds / 1e9);
     }
 }

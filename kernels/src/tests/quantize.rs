@@ -74,32 +74,3 @@ fn loss_is_that_of_the_row() {
         assert!((rounded.loss.total - total).abs() <= 1e-5 * total, "{ty:?}");
     }
 }
-
-/// Throughput of each table: `cargo test --release quantize_speed -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn quantize_speed() {
-    let x: Vec<f32> = Random::new(63).floats(1536 * 256);
-    for kernels in Kernels::available() {
-        for ty in QUANTIZED {
-            let (mut codes, mut scales) = (
-                vec![0; 256 * ty.code_bytes(1536)],
-                vec![0; 256 * ty.scale_bytes(1536)],
-            );
-            let mut scratch = vec![0; QUANTIZE_SCRATCH_BYTES];
-            let mut best = f64::INFINITY;
-            let mut loss = Loss::default();
-            for _ in 0..6 {
-                let start = std::time::Instant::now();
-                loss = (kernels.quantize_rows)(ty, 1536, &x, &mut codes, &mut scales, &mut scratch);
-                best = best.min(start.elapsed().as_secs_f64());
-            }
-            let rate = 4.0 * x.len() as f64 / best / 1e6;
-            let error = (loss.error / loss.total).sqrt();
-            println!(
-                "{:11} {ty:?} {rate:7.0} MB/s, error {error:.6}",
-                kernels.name
-            );
-        }
-    }
-}
