@@ -22,6 +22,8 @@ pub const EXPERTS_MAX: usize = 256;
 pub const EXPERTS_USED_MAX: usize = 16;
 /// End tokens an image may name.
 pub const EOS_MAX: usize = 8;
+/// Rank of a predictor.
+pub const PREDICTOR_RANK_MAX: usize = 4096;
 /// Entries of an image's section table.
 pub const SECTIONS_MAX: usize = 1 << 19;
 /// Largest tile or bundle, in bytes.

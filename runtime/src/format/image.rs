@@ -310,6 +310,19 @@ impl<'a> Image<'a> {
             .find(|s| s.kind == kind as u16)
     }
 
+    /// The section of a kind after lm_head that belongs to the feed-forward section of `layer` and
+    /// `expert` (0 in a model without experts).
+    pub fn find_of(&self, kind: SectionKind, layer: usize, expert: usize) -> Option<Section> {
+        let expert = match self.shape().n_experts {
+            0 => NO_INDEX,
+            _ => expert as u16,
+        };
+        let name = (kind as u16, layer as u16, expert);
+        (self.entry_lm_head() + 1..self.n_sections())
+            .map(|index| self.section(index))
+            .find(|section| (section.kind, section.layer, section.expert) == name)
+    }
+
     fn entry_layer(&self, layer: usize) -> usize {
         let first = if self.shape().tied_embeddings { 1 } else { 2 };
         first + layer * (4 + self.shape().n_ffns())

@@ -9,7 +9,9 @@ mod error;
 mod field;
 mod image;
 mod matrix;
+mod predictor;
 mod section;
+mod statistics;
 mod superblock;
 mod vectors;
 
@@ -17,7 +19,9 @@ pub use bundle::{BundleLayout, BundleParts, BundleReader, PartRanges};
 pub use error::FormatError;
 pub use image::{Image, UnitId};
 pub use matrix::{FfnMap, MatrixMap, TileLayout, choose_tile_rows};
+pub use predictor::{Predictor, PredictorError, PredictorLayout, Quality};
 pub use section::{ENTRY_BYTES, NO_INDEX, Section, SectionKind};
+pub use statistics::{BATCHES, CACHES, PREFIXES, Statistics, StatisticsError, StatisticsSource};
 pub use superblock::{SUPERBLOCK_BYTES, Superblock, VERSION};
 pub use vectors::VectorsLayout;
 

@@ -34,9 +34,9 @@ pub enum SectionKind {
     Tokenizer = 9,
     /// Jinja chat template, UTF-8.
     ChatTemplate = 10,
-    /// Activation statistics (reserved).
+    /// Activation statistics of a feed-forward section, see [`super::Statistics`].
     Statistics = 11,
-    /// Activation predictor of a layer (reserved).
+    /// Activation predictor of a feed-forward section, see [`super::PredictorLayout`].
     Predictor = 12,
     /// A plan (reserved).
     Plan = 13,
