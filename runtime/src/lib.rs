@@ -6,6 +6,7 @@ pub mod arena;
 mod attend;
 mod attention;
 pub mod budget;
+pub mod cache;
 pub mod chunk;
 mod cluster;
 pub mod digest;
