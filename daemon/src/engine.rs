@@ -11,8 +11,8 @@ use tessera_hal::linux::{
 };
 use tessera_kernels::Kernels;
 use tessera_runtime::format::{Image, SUPERBLOCK_BYTES, SectionKind};
-use tessera_runtime::limits::{BATCH_TOKENS_MAX, LANES_MAX};
-use tessera_runtime::{KvType, Plan, PlanError, PlanOptions, Session};
+use tessera_runtime::limits::{BATCH_TOKENS_MAX, EMBED_SLOTS_MAX, LANES_MAX};
+use tessera_runtime::{ColdOptions, KvType, Mode, Plan, PlanError, PlanOptions, Session};
 
 /// A session over real flash and real cores.
 pub type LinuxSession = Session<'static, LinuxFlash, Lanes, MonotonicClock>;
@@ -53,6 +53,10 @@ pub struct EngineOptions {
     pub sequences: Option<usize>,
     /// How keys and values are stored.
     pub kv: Kv,
+    /// Which neurons decoding computes.
+    pub mode: Mode,
+    /// How the cold segment is used.
+    pub cold: ColdOptions,
     /// Most tokens of a pass; `None`: the most there can be.
     pub batch_tokens: Option<usize>,
     /// Positions whose logits are wanted at once.
@@ -192,10 +196,12 @@ fn open_options(io: Io, region: &[u8], plan: &Plan) -> OpenOptions {
         Io::Buffered => (Choice::Never, Choice::Never),
     };
     let fixed = Some(FixedRange::of(&region[plan.budget.io_range()]));
+    let cold_reads = plan.sizes.sparse.map_or(0, |sparse| sparse.cold.n_reads);
     OpenOptions {
         uring,
         direct,
         fixed,
+        depth: (plan.sizes.n_slots + EMBED_SLOTS_MAX + cold_reads).next_power_of_two(),
         ..OpenOptions::default()
     }
 }
@@ -216,6 +222,8 @@ pub fn make_plan(model: &OpenImage, options: &EngineOptions, lanes: usize) -> Re
         batch_tokens: options.batch_tokens.unwrap_or(BATCH_TOKENS_MAX),
         logits_rows: options.logits_rows,
         lanes,
+        mode: options.mode,
+        cold: options.cold,
     };
     let memory_bytes = match options.memory_bytes {
         Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),

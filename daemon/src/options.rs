@@ -4,6 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use tessera_runtime::cache::PolicyKind;
+use tessera_runtime::limits::COLD_READS_MAX;
+use tessera_runtime::{ColdOptions, Mode as PlanMode};
+
 use crate::engine::{EngineOptions, Io, Kv};
 
 /// Runs language models that are larger than the memory they may use.
@@ -49,6 +53,12 @@ pub struct EngineArgs {
     /// How keys and values are kept; images packed with f32 keep them in f32.
     #[arg(long, value_enum, default_value_t)]
     pub kv: Kv,
+    /// Which neurons decoding computes; prompts are always computed whole.
+    #[arg(long, value_enum, default_value_t)]
+    pub mode: Mode,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub cold: ColdArgs,
     /// Lanes: cores that compute [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub lanes: Option<u8>,
@@ -68,11 +78,84 @@ impl EngineArgs {
             context: self.ctx,
             sequences: None,
             kv: self.kv,
+            mode: self.mode.into(),
+            cold: self.cold.options(),
             batch_tokens: None,
             logits_rows: 1,
             lanes: self.lanes.map(usize::from),
             io: self.io,
             kernels: self.kernels.clone(),
+        }
+    }
+}
+
+/// Which neurons are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Mode {
+    /// All whose result is not zero: the same bits as the dense model.
+    #[default]
+    Exact,
+    /// Those that the image's predictors name; the others are neither read nor computed.
+    Predict,
+}
+
+impl From<Mode> for PlanMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Exact => PlanMode::Exact,
+            Mode::Predict => PlanMode::Predict,
+        }
+    }
+}
+
+/// How neurons that are not always in memory are kept and read, in sparse modes.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Cold neurons (with --mode predict)")]
+pub struct ColdArgs {
+    /// Which neuron leaves the cache.
+    #[arg(long, value_enum, default_value_t)]
+    pub policy: Policy,
+    /// Per cent of the memory for neurons that holds the hottest ones for good; the rest is cache.
+    #[arg(long, value_name = "PCT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub hot: Option<u8>,
+    /// Read gates first, and the rest of a neuron only where its gate is alive.
+    #[arg(long)]
+    pub two_phase: bool,
+    /// Neurons that may lie between two that one read brings.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=15))]
+    pub gap: Option<u8>,
+    /// Reads in flight.
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u8).range(1..=COLD_READS_MAX as i64)
+    )]
+    pub reads: Option<u8>,
+}
+
+/// Which neuron leaves the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Policy {
+    /// The one that has not been used for longest.
+    Lru,
+    /// The one that is least often used.
+    #[default]
+    Frequency,
+}
+
+impl ColdArgs {
+    fn options(&self) -> ColdOptions {
+        let default = ColdOptions::default();
+        ColdOptions {
+            policy: match self.policy {
+                Policy::Lru => PolicyKind::Lru,
+                Policy::Frequency => PolicyKind::Frequency,
+            },
+            hot_pct: self.hot.map_or(default.hot_pct, usize::from),
+            two_phase: self.two_phase,
+            gap: self.gap.map_or(default.gap, usize::from),
+            reads: self.reads.map_or(default.reads, usize::from),
+            ..default
         }
     }
 }
@@ -264,20 +347,9 @@ pub struct PerplexityArgs {
     /// Chunks to measure [default: all].
     #[arg(long, value_name = "N")]
     pub chunks: Option<usize>,
-    /// How neurons are chosen.
-    #[arg(long, value_enum, default_value_t)]
-    pub mode: Mode,
     /// Print the result as JSON on standard output.
     #[arg(long)]
     pub json: bool,
-}
-
-/// Which neurons are computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Mode {
-    /// All whose result is not zero.
-    #[default]
-    Exact,
 }
 
 /// Arguments of `bench`.
@@ -298,12 +370,12 @@ pub struct BenchArgs {
     /// Repetitions.
     #[arg(short = 'r', long, value_name = "N", default_value_t = 3)]
     pub repeat: usize,
+    /// Tokens decoded before measuring: a cold cache fills meanwhile.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub warmup: usize,
     /// Begin to measure at once.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "warmup")]
     pub no_warmup: bool,
-    /// How neurons are chosen.
-    #[arg(long, value_enum, default_value_t)]
-    pub mode: Mode,
     /// Print the result as JSON on standard output.
     #[arg(long)]
     pub json: bool,

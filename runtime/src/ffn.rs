@@ -12,6 +12,7 @@ use crate::format::{BundleParts, FfnMap};
 use crate::limits::{EXPERTS_MAX, EXPERTS_USED_MAX, FEW_TOKENS_MAX, JOBS_MAX};
 use crate::product::Machine;
 use crate::shape::Shape;
+use crate::sparse::{self, Sparse};
 use crate::weights::{Ready, Weights, WeightsError};
 use crate::work::{Lanes, Work};
 
@@ -21,33 +22,38 @@ struct Section<'a, 'b, C, K> {
     lanes: &'a Lanes<'b>,
     shape: &'a Shape,
     map: FfnMap,
+    layer: usize,
+    expert: usize,
 }
 
 /// Feed-forward network of one layer: `work.inputs` (normed, quantised) -> `work.sum`
-/// (dim, tokens).
+/// (dim, tokens). With `sparse` only the neurons that a predictor names are computed.
+#[allow(clippy::too_many_arguments)]
 pub fn ffn<'m, F: Flash<'m>, C: Cores, K: Clock>(
     machine: &Machine<'_, C, K>,
     weights: &mut Weights<'m, F>,
     lanes: &Lanes<'_>,
     router: &[f32],
     work: &mut Work<'_>,
+    sparse: Option<&mut Sparse<'_>>,
     layer: usize,
     tokens: usize,
 ) -> Result<(), WeightsError> {
     let shape = *weights.image.shape();
     if shape.n_experts > 0 {
-        return mixture(machine, weights, lanes, router, work, layer, tokens);
+        return mixture(machine, weights, lanes, router, work, sparse, layer, tokens);
     }
-    let map = weights.image.ffn(layer, 0);
     let section = Section {
         machine,
         lanes,
         shape: &shape,
-        map,
+        map: weights.image.ffn(layer, 0),
+        layer,
+        expert: 0,
     };
     let x = work.inputs.view(tokens, shape.dim);
     let sum = &mut work.sum[..shape.dim * tokens];
-    section.run(weights, &x, work.gate, work.up, work.partials, sum)
+    section.run(weights, sparse, &x, work.gate, work.up, work.partials, sum)
 }
 
 /// The experts that one token uses, in ascending order, with their weights.
@@ -80,12 +86,14 @@ fn choose_experts(shape: &Shape, kernels: &Kernels, router: &[f32], x: &[f32]) -
     chosen
 }
 
+#[allow(clippy::too_many_arguments)]
 fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
     machine: &Machine<'_, C, K>,
     weights: &mut Weights<'m, F>,
     lanes: &Lanes<'_>,
     router: &[f32],
     work: &mut Work<'_>,
+    mut sparse: Option<&mut Sparse<'_>>,
     layer: usize,
     tokens: usize,
 ) -> Result<(), WeightsError> {
@@ -120,18 +128,20 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
                 count += 1;
             }
         }
-        let map = weights.image.ffn(layer, expert);
         let section = Section {
             machine,
             lanes,
             shape: &shape,
-            map,
+            map: weights.image.ffn(layer, expert),
+            layer,
+            expert,
         };
         let (partials, out) = work
             .partials
             .split_at_mut(work.partials.len() - dim * count);
         let x = gathered.view(count, dim);
-        let result = section.run(weights, &x, work.gate, work.up, partials, out);
+        let sparse = sparse.as_deref_mut();
+        let result = section.run(weights, sparse, &x, work.gate, work.up, partials, out);
         // Back in its place before an error leaves: the session stays usable.
         work.gathered = Some(gathered);
         result?;
@@ -153,15 +163,22 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
 
 impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
     /// `sum` (dim, tokens) = the whole section on `x` (tokens, dim).
+    #[allow(clippy::too_many_arguments)]
     fn run<'m, F: Flash<'m>>(
         &self,
         weights: &mut Weights<'m, F>,
+        sparse: Option<&mut Sparse<'_>>,
         x: &Activations<'_>,
         gate: &mut [f32],
         up: &mut [f32],
         partials: &mut [f32],
         sum: &mut [f32],
     ) -> Result<(), WeightsError> {
+        if let Some(sparse) = sparse {
+            let (layer, expert) = (self.layer, self.expert);
+            let section = sparse::Section { layer, expert, x };
+            return sparse.run(self.machine, weights, self.lanes, &section, partials, sum);
+        }
         sum.fill(0.0);
         let tokens = x.tokens();
         let few = tokens <= FEW_TOKENS_MAX;

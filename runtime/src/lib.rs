@@ -15,11 +15,13 @@ pub mod format;
 mod kv;
 pub mod limits;
 mod model;
+mod pipeline;
 pub mod plan;
 mod product;
 pub mod sampler;
 pub mod session;
 pub mod shape;
+mod sparse;
 pub mod stats;
 pub mod stream;
 pub mod weights;
@@ -27,5 +29,5 @@ mod work;
 
 pub use tessera_kernels::kv::KvType;
 
-pub use plan::{Plan, PlanError, PlanOptions};
+pub use plan::{ColdOptions, Mode, Plan, PlanError, PlanOptions};
 pub use session::{Session, SessionError};

@@ -41,6 +41,10 @@ pub const JOBS_MAX: usize = 32;
 pub const SLOTS_MAX: usize = 32;
 /// Buffers for single embedding rows.
 pub const EMBED_SLOTS_MAX: usize = 8;
+/// Reads of cold bundles that can be in flight.
+pub const COLD_READS_MAX: usize = 64;
+/// Bundles that one such read may span.
+pub const COLD_RUN_MAX: usize = 16;
 /// Times that one read is tried before its error is reported.
 pub const READ_TRIES_MAX: u32 = 3;
 /// How long reads are waited for before their error is reported.

@@ -8,6 +8,7 @@ use crate::format::VectorsLayout;
 use crate::kv::{KvCache, Place};
 use crate::limits::JOBS_MAX;
 use crate::product::{Machine, product};
+use crate::sparse::Sparse;
 use crate::weights::{Weights, WeightsError};
 use crate::work::{Lanes, Work};
 
@@ -17,6 +18,8 @@ use crate::work::{Lanes, Work};
 pub struct Pass<'a> {
     /// Where they stand.
     pub places: &'a [Place],
+    /// Feed-forward networks compute only the neurons that a predictor names.
+    pub sparse: bool,
 }
 
 /// A model and everything it works in.
@@ -31,6 +34,8 @@ pub struct Model<'m, F> {
     pub work: Work<'m>,
     /// What each lane works in.
     pub lanes: Lanes<'m>,
+    /// Memory of sparse passes, where the plan has any.
+    pub sparse: Option<Sparse<'m>>,
 }
 
 impl<'m, F: Flash<'m>> Model<'m, F> {
@@ -73,7 +78,8 @@ impl<'m, F: Flash<'m>> Model<'m, F> {
             self.norm(machine, layout.ffn_norm(layer), tokens);
             let router = &self.vectors[layout.router(layer)];
             let (weights, lanes, work) = (&mut self.weights, &self.lanes, &mut self.work);
-            ffn(machine, weights, lanes, router, work, layer, tokens)?;
+            let sparse = self.sparse.as_mut().filter(|_| pass.sparse);
+            ffn(machine, weights, lanes, router, work, sparse, layer, tokens)?;
             self.add_sum(machine, tokens);
         }
         Ok(true)

@@ -10,10 +10,11 @@ use crate::arena::Arena;
 use crate::chunk::Chunk;
 use crate::format::{Image, PAGE_BYTES, TileLayout, VectorsLayout};
 use crate::kv::{KvCache, Place};
-use crate::limits::{EMBED_SLOTS_MAX, READ_TRIES_MAX, SEQUENCES_MAX};
+use crate::limits::{EMBED_SLOTS_MAX, FEW_TOKENS_MAX, READ_TRIES_MAX, SEQUENCES_MAX};
 use crate::model::{Model, Pass};
-use crate::plan::Plan;
+use crate::plan::{Mode, Plan};
 use crate::product::Machine;
+use crate::sparse::Sparse;
 use crate::stats::Stats;
 use crate::stream::{Stream, StreamError};
 use crate::weights::{Weights, WeightsError};
@@ -55,6 +56,8 @@ pub struct Session<'m, F, C, K> {
     places: &'m mut [Place],
     /// The stream is not where a pass begins, since the last one ended early.
     astray: bool,
+    /// Prompts are computed as decoding is, with the plan's mode.
+    as_decoded: bool,
 }
 
 impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
@@ -84,6 +87,10 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         let chunks = arena.take::<Chunk>(sizes.n_chunks)?;
         plan.write_chunks(&image, chunks);
         let resident = arena.take::<u8>(sizes.resident_bytes)?;
+        let sparse = match sizes.sparse {
+            Some(sparse) => Some(Sparse::take(&mut arena, &image, sparse)?),
+            None => None,
+        };
         let kv = KvCache::new(&mut arena, &shape, &sizes)?;
         let mut slots = heapless::Vec::new();
         for _ in 0..sizes.n_slots {
@@ -93,10 +100,16 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         for _ in 0..EMBED_SLOTS_MAX {
             let _ = side.push(arena.take_pages(sizes.embed_bytes)?);
         }
+        let mut cold = heapless::Vec::new();
+        if let Some(sparse) = &sizes.sparse {
+            for _ in 0..sparse.cold.n_reads {
+                let _ = cold.push(arena.take_pages(sparse.cold.read_bytes)?);
+            }
+        }
         let work = Work::take(&mut arena, &shape, &sizes)?;
         let places = arena.take(sizes.batch_tokens)?;
         let lanes = take_lanes(&mut arena, &shape, &sizes)?;
-        let stream = Stream::new(flash, slots, side);
+        let stream = Stream::new(flash, slots, side, cold);
         let mut weights = Weights::new(image, stream, chunks, resident, &kernels);
         read_vectors(&mut weights, &clock, &kernels, vectors)?;
         let model = Model {
@@ -105,9 +118,10 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             kv,
             work,
             lanes,
+            sparse,
         };
         let positions = (0..sizes.sequences).map(|_| 0).collect();
-        let (cancel, sequence, astray) = (None, 0, false);
+        let (cancel, sequence, astray, as_decoded) = (None, 0, false, false);
         Ok(Session {
             model,
             cores,
@@ -119,12 +133,16 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             sequence,
             places,
             astray,
+            as_decoded,
         })
     }
 
     /// Reads the weights that stay in memory. `progress(done, all)` in bytes.
     pub fn load(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), SessionError> {
         let cancel = self.cancel;
+        if let Some(sparse) = &mut self.model.sparse {
+            sparse.load(&mut self.model.weights, &self.clock)?;
+        }
         let done = self
             .model
             .weights
@@ -142,6 +160,12 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     /// Work stops soon after `flag` is set, with [`SessionError::Cancelled`].
     pub fn cancel_with(&mut self, flag: &'m AtomicBool) {
         self.cancel = Some(flag);
+    }
+
+    /// From now on prompts are computed as decoding is: a few tokens a pass, by the plan's mode, so
+    /// that the loss of an approximate mode can be measured.
+    pub fn prompt_as_decoded(&mut self, on: bool) {
+        self.as_decoded = on;
     }
 
     /// Makes `sequence` the one that tokens are appended to, and that is asked about; 0 at the
@@ -207,12 +231,13 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     }
 
     fn append_all(&mut self, tokens: &[u32]) -> Result<(), SessionError> {
-        let batch = self.plan.sizes.batch_tokens;
+        let sparse = tokens.len() == 1 || self.as_decoded;
+        let batch = self.batch();
         let mut rest = tokens;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(batch.min(rest.len()));
             self.place(now);
-            self.pass(now.len(), later.is_empty())?;
+            self.pass(now.len(), later.is_empty(), sparse)?;
             if later.is_empty() {
                 self.compute_logits(now.len() - 1, 1, &mut |_, _| {})?;
             }
@@ -256,10 +281,10 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     ) -> Result<(), SessionError> {
         let sizes = self.plan.sizes;
         let mut done = 0;
-        for now in tokens.chunks(sizes.batch_tokens) {
+        for now in tokens.chunks(self.batch()) {
             let first = from.saturating_sub(done).min(now.len());
             self.place(now);
-            self.pass(now.len(), first < now.len())?;
+            self.pass(now.len(), first < now.len(), self.as_decoded)?;
             for (index, start) in (first..now.len()).step_by(sizes.logits_rows).enumerate() {
                 if index > 0 {
                     let offset = self.image().lm_head().offset;
@@ -272,6 +297,16 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             done += now.len();
         }
         Ok(())
+    }
+
+    /// Most tokens of a pass of a prompt.
+    fn batch(&self) -> usize {
+        let batch = self.plan.sizes.batch_tokens;
+        if self.as_decoded {
+            batch.min(FEW_TOKENS_MAX)
+        } else {
+            batch
+        }
     }
 
     fn check_sequence(&self, sequence: usize) -> Result<(), SessionError> {
@@ -318,8 +353,20 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         }
     }
 
-    /// One pass of the first `tokens` places through all layers.
-    fn pass(&mut self, tokens: usize, with_logits: bool) -> Result<(), SessionError> {
+    /// One pass of the first `tokens` places through all layers; `decodes`: by the plan's mode.
+    fn pass(
+        &mut self,
+        tokens: usize,
+        with_logits: bool,
+        decodes: bool,
+    ) -> Result<(), SessionError> {
+        let sparse = decodes && self.plan.mode != Mode::Exact && tokens <= FEW_TOKENS_MAX;
+        let stream = &mut self.model.weights.stream;
+        if stream.skips_ffn() != sparse && self.plan.mode == Mode::Predict {
+            // What was read ahead was for a pass of the other kind.
+            stream.skip_ffn(sparse);
+            self.astray = true;
+        }
         let n_layers = self.image().shape().n_layers;
         self.model
             .weights
@@ -337,7 +384,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             kernels: &self.kernels,
         };
         let places = &self.places[..tokens];
-        let pass = Pass { places };
+        let pass = Pass { places, sparse };
         let cancel = self.cancel;
         if !self.model.layers(&machine, pass, &mut || !is_set(cancel))? {
             return Err(SessionError::Cancelled);

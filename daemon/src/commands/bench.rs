@@ -11,9 +11,6 @@ use crate::engine::{LinuxSession, OpenImage};
 use crate::metrics::Recorder;
 use crate::options::BenchArgs;
 
-/// Tokens decoded before measuring, unless asked not to.
-const WARMUP_TOKENS: usize = 4;
-
 /// Most repetitions.
 const REPEAT_MAX: usize = 1000;
 
@@ -36,7 +33,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     );
     let model = OpenImage::open(&args.engine.image)?;
     let mut options = args.engine.options();
-    let longest = args.prompt_tokens.max(args.new_tokens).max(WARMUP_TOKENS);
+    let warmup = if args.no_warmup { 0 } else { args.warmup };
+    let longest = args.prompt_tokens.max(args.new_tokens).max(warmup);
     options.context = options.context.or(Some(longest));
     options.batch_tokens = Some(args.prompt_tokens.max(1));
     options.sequences = Some(args.batch);
@@ -73,12 +71,14 @@ fn ids(count: usize, vocab_size: usize) -> Vec<u32> {
 fn measure(session: &mut LinuxSession, args: &BenchArgs) -> Result<(Recorder, Digest)> {
     let vocab_size = session.image().shape().vocab_size;
     let prompt = ids(args.prompt_tokens, vocab_size);
-    let tokens = ids(args.new_tokens.max(WARMUP_TOKENS), vocab_size);
+    // Every repetition has tokens of its own, so that a cache meets none twice by design.
+    let tokens = ids(args.warmup + args.new_tokens * args.repeat, vocab_size);
+    let (warmup, tokens) = tokens.split_at(args.warmup);
     let mut recorder = Recorder::with_capacity(args.new_tokens * args.repeat);
     recorder.batch = args.batch;
     let mut digest = Digest::default();
     if !args.no_warmup {
-        for &token in &tokens[..WARMUP_TOKENS] {
+        for &token in warmup {
             session.append(&[token])?;
         }
         if args.prompt_tokens > 0 {
@@ -87,7 +87,8 @@ fn measure(session: &mut LinuxSession, args: &BenchArgs) -> Result<(Recorder, Di
         }
     }
     let mut steps: Vec<(usize, u32)> = (0..args.batch).map(|sequence| (sequence, 0)).collect();
-    for _ in 0..args.repeat {
+    for repetition in 0..args.repeat {
+        let tokens = &tokens[repetition * args.new_tokens..][..args.new_tokens];
         if args.prompt_tokens > 0 {
             session.truncate(0);
             let begun_ns = session.now_ns();
@@ -101,7 +102,7 @@ fn measure(session: &mut LinuxSession, args: &BenchArgs) -> Result<(Recorder, Di
             session.truncate(0);
         }
         session.select(0)?;
-        for (index, &token) in tokens[..args.new_tokens].iter().enumerate() {
+        for (index, &token) in tokens.iter().enumerate() {
             let (begun_ns, before) = (session.now_ns(), session.stats());
             if args.batch == 1 {
                 digest.add(session.append(&[token])?);

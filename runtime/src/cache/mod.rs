@@ -1,13 +1,13 @@
 //! The cold segment of the neuron cache: which bundle is in which slot, and which one goes next.
 //!
-//! A bundle's way: [`Cache::acquire`] finds it or reserves a slot for it, whoever reserved reads it
-//! and calls [`Cache::arrived`] (or [`Cache::abandon`], when the read failed), everyone who acquired
-//! it calls [`Cache::release`]. A bundle that is held or being read is never evicted; evicting is
-//! forgetting, since weights are never written. The bytes of the slots are not here: this module
-//! only keeps the books, and each call takes constant time.
+//! A bundle's way: [`Cache::acquire`] finds it or reserves a slot for it, whoever reserved reads
+//! it and calls [`Cache::arrived`] (or [`Cache::abandon`], when the read failed), and everyone who
+//! acquired it calls [`Cache::release`]. A bundle that is held or being read is never evicted;
+//! evicting is forgetting, since weights are never written. The bytes of the slots are not here:
+//! this module only keeps the books, and each call takes constant time.
 //!
 //! Speculative reads ([`Cache::prefetch`]) hold no pin. Those that nobody has asked for yet are
-//! *guesses* and kept apart from what the policy rules, so that a bad guesser cannot empty the cache.
+//! *guesses* and kept apart from what the policy rules, so that a bad guesser cannot empty it.
 
 mod frequency;
 mod list;
@@ -232,6 +232,12 @@ impl<'m> Cache<'m> {
     pub fn is_present(&self, bundle: BundleIndex) -> bool {
         self.find(bundle.0 as usize)
             .is_some_and(|slot| self.slots[slot].state == State::PRESENT)
+    }
+
+    /// The slot that holds `bundle` or waits for it.
+    pub fn slot(&self, bundle: BundleIndex) -> Option<SlotIndex> {
+        let slot = self.find(bundle.0 as usize)?;
+        Some(SlotIndex(slot as u32))
     }
 
     /// The bundle that `slot` holds or waits for.
