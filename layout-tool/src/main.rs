@@ -13,6 +13,7 @@ use layout_tool::budget::BudgetOptions;
 use layout_tool::inspect::inspect;
 use layout_tool::pack::{Choice, PackOptions, Weights, pack};
 use layout_tool::size;
+use layout_tool::synth::{SynthOptions, synth};
 use layout_tool::verify::{compare, verify};
 
 /// Packs language models into Tessera images, shows what is in an image, and checks images.
@@ -28,6 +29,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Pack(PackArgs),
+    Synth(SynthArgs),
     Inspect(InspectArgs),
     Verify(VerifyArgs),
 }
@@ -98,9 +100,51 @@ struct PackArgs {
     progress: bool,
 }
 
+/// Write a synthetic model with prescribed activations, of the size of a real one.
+///
+/// An image has ReLU gates that are active for the share of tokens that was asked for, with hot
+/// neurons and cold ones, predictors and statistics. A GGUF file of the same shape has plain random
+/// weights in Q4_0, for timing other engines. Neither has a tokenizer: they work on token ids.
+#[derive(Debug, Args)]
+struct SynthArgs {
+    /// Which one: mistral-7b, bamboo-7b, llama-13b, turbosparse-mixtral-47b, small (about 100 MB),
+    /// tiny or tiny-moe.
+    #[arg(value_name = "SHAPE")]
+    shape: String,
+
+    /// The image to write; a GGUF file if the name ends in .gguf.
+    #[arg(short, long, value_name = "IMAGE")]
+    output: PathBuf,
+
+    /// Another seed gives another model with the same statistics.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// Share of the neurons that are active for a token: 0.01 to 0.5. By default the shape's: 0.1,
+    /// or 0.15 of an expert of turbosparse-mixtral-47b.
+    #[arg(long, value_name = "SHARE")]
+    activation_share: Option<f64>,
+
+    /// Fewer layers than the shape has, or more.
+    #[arg(long, value_name = "COUNT")]
+    layers: Option<usize>,
+
+    /// Replace IMAGE if it exists.
+    #[arg(short, long)]
+    force: bool,
+
+    /// Threads; all of the machine's by default. The file does not depend on it.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+
+    /// Show progress even where standard error is no terminal.
+    #[arg(long)]
+    progress: bool,
+}
+
 /// Show what is in an image, and how it would use so much memory.
 ///
-/// Only the first bytes of the image are read; use verify to check all of it.
+/// Only its first bytes, predictors and statistics are read; use verify to check all of it.
 #[derive(Debug, Args)]
 struct InspectArgs {
     /// The image.
@@ -158,6 +202,7 @@ fn bundle(text: &str) -> Result<Bundle, String> {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Pack(args) => run_pack(args),
+        Command::Synth(args) => run_synth(args),
         Command::Inspect(args) => run_inspect(&args),
         Command::Verify(args) => run_verify(&args),
     };
@@ -197,6 +242,22 @@ fn run_pack(args: PackArgs) -> Result<(), String> {
         eprintln!("layout-tool: note: {note}");
     }
     print(&report)
+}
+
+fn run_synth(args: SynthArgs) -> Result<(), String> {
+    let options = SynthOptions {
+        shape: args.shape,
+        target: args.output,
+        seed: args.seed,
+        activation_share: args.activation_share,
+        layers: args.layers,
+        force: args.force,
+        threads: args.threads.map(usize::from),
+    };
+    let bar = progress::Bar::new("writing", args.progress);
+    let report = synth(&options, &|done, all| bar.set(done, all));
+    bar.clear();
+    print(&report.map_err(|error| error.to_string())?)
 }
 
 fn run_inspect(args: &InspectArgs) -> Result<(), String> {

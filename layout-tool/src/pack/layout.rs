@@ -51,6 +51,21 @@ impl Blobs {
     }
 }
 
+/// A section after the texts, whose bytes are made elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tail {
+    /// What it holds; a blob.
+    pub kind: SectionKind,
+    /// Layer, or [`NO_INDEX`].
+    pub layer: u16,
+    /// Expert, or [`NO_INDEX`].
+    pub expert: u16,
+    /// Its bytes without padding.
+    pub data_bytes: u64,
+    /// CRC-32C of them. It changes no place, and may be filled in when they are made.
+    pub crc: u32,
+}
+
 /// Rows of a tile of a matrix that is read from end to end.
 fn matrix_tile_rows(ty: WeightType, rows: usize, cols: usize) -> usize {
     let small = choose_tile_rows(ty, rows, cols, MATRIX_TILE_BYTES);
@@ -68,14 +83,21 @@ fn matrix_tile_rows(ty: WeightType, rows: usize, cols: usize) -> usize {
 }
 
 /// Bytes of superblock and table with every number but the image id in its place.
-pub fn head(config: &Config, shape: &Shape, types: &Types, blobs: &Blobs) -> Vec<u8> {
-    let n_sections = count_sections(shape, blobs);
+pub fn head(
+    config: &Config,
+    shape: &Shape,
+    types: &Types,
+    blobs: &Blobs,
+    tails: &[Tail],
+) -> Vec<u8> {
+    let n_sections = count_sections(shape, blobs) + tails.len();
     let table_bytes = n_sections * ENTRY_BYTES;
     let mut table = Table {
         sections: Vec::new(),
         end: (SUPERBLOCK_BYTES + table_bytes) as u64,
     };
     table.fill(shape, types, blobs);
+    tails.iter().for_each(|tail| table.tail(tail));
     let mut head = vec![0; SUPERBLOCK_BYTES + table_bytes];
     for (section, entry) in table
         .sections
@@ -213,10 +235,20 @@ impl Table {
 
     fn blob(&mut self, kind: SectionKind, blobs: &Blobs) {
         let Some(data) = blobs.get(kind) else { return };
-        let bytes = data.len().next_multiple_of(PAGE_BYTES) as u64;
-        let mut section = Section::new(kind, NO_INDEX, NO_INDEX, self.place(kind), bytes);
-        section.data_bytes = data.len() as u64;
-        section.crc = crc32c(data);
+        self.tail(&Tail {
+            kind,
+            layer: NO_INDEX,
+            expert: NO_INDEX,
+            data_bytes: data.len() as u64,
+            crc: crc32c(data),
+        });
+    }
+
+    fn tail(&mut self, tail: &Tail) {
+        let bytes = tail.data_bytes.next_multiple_of(PAGE_BYTES as u64);
+        let offset = self.place(tail.kind);
+        let mut section = Section::new(tail.kind, tail.layer, tail.expert, offset, bytes);
+        (section.data_bytes, section.crc) = (tail.data_bytes, tail.crc);
         self.push(section);
     }
 
