@@ -33,9 +33,9 @@ struct Rate {
 /// The policy [`super::PolicyKind::Frequency`].
 ///
 /// A bundle's score is the sum of a slow and a fast moving average of its demands. Idle slots lie
-/// in buckets of equal score; the victim is the oldest of the lowest bucket. Scores fall while nobody
-/// asks, so with each eviction a hand looks at a few slots, round and round, and corrects their
-/// buckets.
+/// in buckets of equal score; the victim is the oldest of the lowest bucket. Scores fall while
+/// nobody asks, so with each eviction a hand looks at a few slots, round and round, and corrects
+/// their buckets.
 pub struct Frequency<'m> {
     rates: &'m mut [Rate],
     /// Bucket that a slot was last put into.

@@ -3,8 +3,8 @@
 //! A bundle's way: [`Cache::acquire`] finds it or reserves a slot for it, whoever reserved reads it
 //! and calls [`Cache::arrived`] (or [`Cache::abandon`], when the read failed), everyone who
 //! acquired it calls [`Cache::release`]. A bundle that is held or being read is never evicted;
-//! evicting is forgetting, since weights are never written. The bytes of the slots are not here: this module
-//! only keeps the books, and each call takes constant time.
+//! evicting is forgetting, since weights are never written. The bytes of the slots are not here:
+//! this module only keeps the books, and each call takes constant time.
 //!
 //! Speculative reads ([`Cache::prefetch`]) hold no pin. Those that nobody has asked for yet are
 //! *guesses* and kept apart from what the policy rules, so that a bad guesser cannot empty the
