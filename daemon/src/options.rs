@@ -97,6 +97,8 @@ pub enum Mode {
     Exact,
     /// Those that the image's predictors name; the others are neither read nor computed.
     Predict,
+    /// Those whose gate reaches the image's threshold, for models without zeros (SiLU, GELU).
+    Threshold,
 }
 
 impl From<Mode> for PlanMode {
@@ -104,6 +106,7 @@ impl From<Mode> for PlanMode {
         match mode {
             Mode::Exact => PlanMode::Exact,
             Mode::Predict => PlanMode::Predict,
+            Mode::Threshold => PlanMode::Threshold,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use tessera_kernels::attention::{scratch_len, state_len};
 use tessera_kernels::kv::{KvType, kv_dim};
-use tessera_kernels::{BLOCK, Kernels};
+use tessera_kernels::{BLOCK, GROUP, Kernels};
 
 use crate::arena::carved_bytes;
 use crate::chunk::Chunk;
@@ -37,7 +37,9 @@ pub struct Sizes {
     pub slot_bytes: usize,
     /// Bytes of one embedding tile.
     pub embed_bytes: usize,
-    /// What sparse passes need, where there are any.
+    /// Thresholds that are kept, one for each feed-forward section.
+    pub n_thresholds: usize,
+    /// What passes with predictors need, where there are any.
     pub sparse: Option<SparseSizes>,
 }
 
@@ -50,7 +52,7 @@ pub struct Budget {
     pub chunks_bytes: usize,
     /// Weights that stay.
     pub resident_bytes: usize,
-    /// Predictors, and what their first layers give.
+    /// Predictors, and what their first layers give; thresholds.
     pub predictors_bytes: usize,
     /// Slots of cold bundles, their books, and the state of the clusters that are computed.
     pub cold_bytes: usize,
@@ -120,9 +122,10 @@ impl Budget {
             vectors_bytes: floats(VectorsLayout::new(shape).len()),
             chunks_bytes: carved_bytes(sizes.n_chunks * size_of::<Chunk>()),
             resident_bytes: carved_bytes(sizes.resident_bytes),
-            predictors_bytes: sizes
-                .sparse
-                .map_or(0, |sparse| sparse.predictors_bytes(shape)),
+            predictors_bytes: floats(sizes.n_thresholds)
+                + sizes
+                    .sparse
+                    .map_or(0, |sparse| sparse.predictors_bytes(shape)),
             cold_bytes: sizes.sparse.map_or(0, |sparse| {
                 sparse
                     .cold
@@ -209,7 +212,10 @@ impl Buffers {
             hidden: run * tokens,
             partials: shape.dim * (JOBS_MAX * tokens.min(FEW_TOKENS_MAX)).max(2 * tokens),
             logits: shape.vocab_size * sizes.logits_rows,
-            lane_floats: scratch_len(dim).max(strip).max(2 * shape.cluster_neurons),
+            lane_floats: scratch_len(dim)
+                .max(strip)
+                .max(3 * GROUP * tokens.min(FEW_TOKENS_MAX))
+                .max(2 * shape.cluster_neurons),
             lane_bytes: Kernels::scratch_bytes(
                 wide.max(sizes.sparse.map_or(0, |sparse| sparse.rank)),
                 tokens,

@@ -13,6 +13,7 @@ use crate::limits::{EXPERTS_MAX, EXPERTS_USED_MAX, FEW_TOKENS_MAX, JOBS_MAX};
 use crate::product::Machine;
 use crate::shape::Shape;
 use crate::sparse::{self, Sparse};
+use crate::stats::Stats;
 use crate::weights::{Ready, Weights, WeightsError};
 use crate::work::{Lanes, Work};
 
@@ -26,8 +27,28 @@ struct Section<'a, 'b, C, K> {
     expert: usize,
 }
 
+/// Which neurons are computed.
+pub enum Choice<'a, 'm> {
+    /// All, but those that turn out to be zero.
+    All,
+    /// Those that the predictors name.
+    Predicted(&'a mut Sparse<'m>),
+    /// Those that reach the threshold of their section.
+    Above(&'a [f32]),
+}
+
+impl<'m> Choice<'_, 'm> {
+    fn reborrow(&mut self) -> Choice<'_, 'm> {
+        match self {
+            Choice::All => Choice::All,
+            Choice::Predicted(sparse) => Choice::Predicted(sparse),
+            Choice::Above(thresholds) => Choice::Above(thresholds),
+        }
+    }
+}
+
 /// Feed-forward network of one layer: `work.inputs` (normed, quantised) -> `work.sum`
-/// (dim, tokens). With `sparse` only the neurons that a predictor names are computed.
+/// (dim, tokens).
 #[allow(clippy::too_many_arguments)]
 pub fn ffn<'m, F: Flash<'m>, C: Cores, K: Clock>(
     machine: &Machine<'_, C, K>,
@@ -35,13 +56,13 @@ pub fn ffn<'m, F: Flash<'m>, C: Cores, K: Clock>(
     lanes: &Lanes<'_>,
     router: &[f32],
     work: &mut Work<'_>,
-    sparse: Option<&mut Sparse<'_>>,
+    choice: Choice<'_, '_>,
     layer: usize,
     tokens: usize,
 ) -> Result<(), WeightsError> {
     let shape = *weights.image.shape();
     if shape.n_experts > 0 {
-        return mixture(machine, weights, lanes, router, work, sparse, layer, tokens);
+        return mixture(machine, weights, lanes, router, work, choice, layer, tokens);
     }
     let section = Section {
         machine,
@@ -53,7 +74,7 @@ pub fn ffn<'m, F: Flash<'m>, C: Cores, K: Clock>(
     };
     let x = work.inputs.view(tokens, shape.dim);
     let sum = &mut work.sum[..shape.dim * tokens];
-    section.run(weights, sparse, &x, work.gate, work.up, work.partials, sum)
+    section.run(weights, choice, &x, work.gate, work.up, work.partials, sum)
 }
 
 /// The experts that one token uses, in ascending order, with their weights.
@@ -93,7 +114,7 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
     lanes: &Lanes<'_>,
     router: &[f32],
     work: &mut Work<'_>,
-    mut sparse: Option<&mut Sparse<'_>>,
+    mut choice: Choice<'_, '_>,
     layer: usize,
     tokens: usize,
 ) -> Result<(), WeightsError> {
@@ -140,8 +161,8 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
             .partials
             .split_at_mut(work.partials.len() - dim * count);
         let x = gathered.view(count, dim);
-        let sparse = sparse.as_deref_mut();
-        let result = section.run(weights, sparse, &x, work.gate, work.up, partials, out);
+        let choice = choice.reborrow();
+        let result = section.run(weights, choice, &x, work.gate, work.up, partials, out);
         // Back in its place before an error leaves: the session stays usable.
         work.gathered = Some(gathered);
         result?;
@@ -167,18 +188,22 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
     fn run<'m, F: Flash<'m>>(
         &self,
         weights: &mut Weights<'m, F>,
-        sparse: Option<&mut Sparse<'_>>,
+        choice: Choice<'_, '_>,
         x: &Activations<'_>,
         gate: &mut [f32],
         up: &mut [f32],
         partials: &mut [f32],
         sum: &mut [f32],
     ) -> Result<(), WeightsError> {
-        if let Some(sparse) = sparse {
-            let (layer, expert) = (self.layer, self.expert);
-            let section = sparse::Section { layer, expert, x };
-            return sparse.run(self.machine, weights, self.lanes, &section, partials, sum);
-        }
+        let (layer, expert) = (self.layer, self.expert);
+        let threshold = match choice {
+            Choice::All => 0.0,
+            Choice::Above(thresholds) => thresholds[layer * self.shape.n_ffns() + expert],
+            Choice::Predicted(sparse) => {
+                let section = sparse::Section { layer, expert, x };
+                return sparse.run(self.machine, weights, self.lanes, &section, partials, sum);
+            }
+        };
         sum.fill(0.0);
         let tokens = x.tokens();
         let few = tokens <= FEW_TOKENS_MAX;
@@ -192,15 +217,17 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
             let end = self.ready_clusters(weights, cluster, per_run)?;
             let ready = weights.ready();
             if few {
-                self.few_tokens(&ready, cluster..end, x, partials, sum);
+                self.few_tokens(&ready, threshold, cluster..end, x, partials, sum);
+                drop(ready);
+                self.count_neurons(&mut weights.stream.stats);
             } else {
                 let first = cluster * self.shape.cluster_neurons;
                 let neurons = first..(end * self.shape.cluster_neurons).min(self.map.neurons);
                 let len = neurons.len() * tokens;
                 self.hidden(&ready, neurons, x, &mut gate[..len], &mut up[..len]);
                 self.down(&ready, cluster..end, tokens, &gate[..len], sum);
+                drop(ready);
             }
-            drop(ready);
             let end_neuron = (end * self.shape.cluster_neurons).min(self.map.neurons);
             weights.release_before(self.map.bundle_offset(end_neuron));
             cluster = end;
@@ -237,6 +264,7 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
     fn few_tokens(
         &self,
         ready: &Ready<'_>,
+        threshold: f32,
         clusters: core::ops::Range<usize>,
         x: &Activations<'_>,
         partials: &mut [f32],
@@ -274,7 +302,12 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
                         false => cluster + 1,
                     };
                     let next = Some(next).filter(is_here).map(first_neuron);
-                    run.run(neurons, next, &mut lanes[lane].lock(), partial);
+                    let lane = &mut lanes[lane].lock();
+                    if threshold > 0.0 {
+                        run.run_above(threshold, neurons, lane, partial);
+                    } else {
+                        run.run(neurons, next, lane, partial);
+                    }
                 }
             });
         drop(jobs);
@@ -282,6 +315,15 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
             for (sum, partial) in sum.iter_mut().zip(partial) {
                 *sum += partial;
             }
+        }
+    }
+
+    /// Adds what lanes counted of thresholds.
+    fn count_neurons(&self, stats: &mut Stats) {
+        for lane in self.lanes {
+            let mut lane = lane.lock();
+            stats.active_neurons += core::mem::take(&mut lane.active);
+            stats.all_neurons += core::mem::take(&mut lane.all);
         }
     }
 

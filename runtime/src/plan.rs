@@ -11,7 +11,7 @@ use crate::chunk::{Chunk, Cut, for_each_chunk};
 use crate::format::{FormatError, Image};
 use crate::limits::{BATCH_TOKENS_MAX, COLD_READS_MAX, LANES_MAX, SEQUENCES_MAX};
 use crate::sparse::{SparseSizes, predictor_sizes};
-use sparse::{ffn_bytes, prefix_bytes};
+use sparse::{ffn_bytes, has_statistics, prefix_bytes, sections};
 
 /// Which neurons decoding computes. Prompts are always computed densely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -22,6 +22,8 @@ pub enum Mode {
     Exact,
     /// Those that the predictors name.
     Predict,
+    /// Those whose activated gate reaches the threshold of their section.
+    Threshold,
 }
 
 impl Mode {
@@ -30,6 +32,7 @@ impl Mode {
         match self {
             Self::Exact => "exact",
             Self::Predict => "predict",
+            Self::Threshold => "threshold",
         }
     }
 }
@@ -154,6 +157,8 @@ pub enum PlanError {
     },
     /// The image has no predictors.
     Predictors,
+    /// The image has no statistics, and so no thresholds.
+    Statistics,
 }
 
 impl core::fmt::Display for PlanError {
@@ -182,6 +187,10 @@ impl core::fmt::Display for PlanError {
             Self::Predictors => write!(
                 f,
                 "the image has no predictors; layout-tool profile makes an image that has"
+            ),
+            Self::Statistics => write!(
+                f,
+                "the image has no thresholds; layout-tool profile makes an image that has"
             ),
         }
     }
@@ -223,6 +232,9 @@ impl Plan {
         }
         if options.mode == Mode::Predict && predictor_sizes(image).is_none() {
             return Err(PlanError::Predictors);
+        }
+        if options.mode == Mode::Threshold && !has_statistics(image) {
+            return Err(PlanError::Statistics);
         }
         // A pass carries one token of each sequence at least.
         let batch_max = options
@@ -441,7 +453,7 @@ impl<'a> Draft<'a> {
 
     fn plan(&self, batch: usize, logits_rows: usize, n_slots: usize, resident: u64) -> Plan {
         let sparse = match self.options.mode {
-            Mode::Exact => None,
+            Mode::Exact | Mode::Threshold => None,
             Mode::Predict => self.sparse_sizes(batch, 0, self.slots_min()),
         };
         self.plan_with(batch, logits_rows, n_slots, resident, sparse)
@@ -477,6 +489,10 @@ impl<'a> Draft<'a> {
             n_slots,
             slot_bytes: self.slot_bytes,
             embed_bytes: embedding.tile.tile_bytes(embedding.tile.rows),
+            n_thresholds: match self.options.mode {
+                Mode::Threshold => sections(self.image).count(),
+                Mode::Exact | Mode::Predict => 0,
+            },
             sparse,
         };
         Plan {

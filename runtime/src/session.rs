@@ -8,22 +8,24 @@ use tessera_kernels::quantize::dequantize_row;
 
 use crate::arena::Arena;
 use crate::chunk::Chunk;
-use crate::format::{Image, PAGE_BYTES, TileLayout, VectorsLayout};
+use crate::format::{Image, TileLayout, VectorsLayout};
 use crate::kv::{KvCache, Place};
-use crate::limits::{EMBED_SLOTS_MAX, FEW_TOKENS_MAX, READ_TRIES_MAX, SEQUENCES_MAX};
+use crate::limits::{EMBED_SLOTS_MAX, FEW_TOKENS_MAX, SEQUENCES_MAX};
 use crate::model::{Model, Pass};
 use crate::plan::{Mode, Plan};
 use crate::product::Machine;
 use crate::sparse::Sparse;
 use crate::stats::Stats;
-use crate::stream::{Stream, StreamError};
-use crate::weights::{Weights, WeightsError};
+use crate::stream::Stream;
+use crate::weights::Weights;
 use crate::work::{Work, take_lanes};
 
 mod batch;
 mod error;
+mod side;
 
 pub use error::SessionError;
+use side::{read_thresholds, read_vectors, side_read};
 
 /// Logits of one position, wherever they stand.
 #[derive(Clone, Copy)]
@@ -91,6 +93,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             Some(sparse) => Some(Sparse::take(&mut arena, &image, sparse)?),
             None => None,
         };
+        let thresholds = arena.take(sizes.n_thresholds)?;
         let kv = KvCache::new(&mut arena, &shape, &sizes)?;
         let mut slots = heapless::Vec::new();
         for _ in 0..sizes.n_slots {
@@ -112,6 +115,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         let stream = Stream::new(flash, slots, side, cold);
         let mut weights = Weights::new(image, stream, chunks, resident, &kernels);
         read_vectors(&mut weights, &clock, &kernels, vectors)?;
+        read_thresholds(&mut weights, &clock, &kernels, thresholds)?;
         let model = Model {
             weights,
             vectors,
@@ -119,6 +123,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             work,
             lanes,
             sparse,
+            thresholds,
         };
         let positions = (0..sizes.sequences).map(|_| 0).collect();
         let (cancel, sequence, astray, as_decoded) = (None, 0, false, false);
@@ -463,60 +468,6 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
 
 fn is_set(flag: Option<&AtomicBool>) -> bool {
     flag.is_some_and(|flag| flag.load(Ordering::Relaxed))
-}
-
-/// Waits for a side read that was started, until its contents are intact.
-fn side_read<'w, 'm, F: Flash<'m>>(
-    weights: &'w mut Weights<'m, F>,
-    index: usize,
-    offset: u64,
-    clock: &impl Clock,
-    intact: &dyn Fn(&[u8]) -> bool,
-) -> Result<&'w [u8], WeightsError> {
-    let unit = weights.image.unit_at(offset);
-    let fail = |error: StreamError| WeightsError::Read { unit, error };
-    let mut tries = 0;
-    while !intact(
-        weights
-            .stream
-            .side_wait(index, tries > 0, clock)
-            .map_err(fail)?,
-    ) {
-        tries += 1;
-        if tries == READ_TRIES_MAX {
-            return Err(WeightsError::Damaged { unit, offset });
-        }
-    }
-    weights.stream.side_wait(index, false, clock).map_err(fail)
-}
-
-/// Reads the vectors section, in pieces.
-fn read_vectors<'m, F: Flash<'m>>(
-    weights: &mut Weights<'m, F>,
-    clock: &impl Clock,
-    kernels: &Kernels,
-    vectors: &mut [f32],
-) -> Result<(), WeightsError> {
-    let section = weights.image.vectors();
-    let bytes: &mut [u8] = bytemuck::cast_slice_mut(vectors);
-    let piece_bytes = weights.stream.side_bytes();
-    for _ in 0..READ_TRIES_MAX {
-        for (index, piece) in bytes.chunks_mut(piece_bytes).enumerate() {
-            let offset = section.offset + (index * piece_bytes) as u64;
-            let pages_bytes = piece.len().next_multiple_of(PAGE_BYTES);
-            weights.stream.side_start(0, offset, pages_bytes);
-            let data = side_read(weights, 0, offset, clock, &|_| true)?;
-            piece.copy_from_slice(&data[..piece.len()]);
-        }
-        if (kernels.crc32c)(0, bytes) == section.crc {
-            return Ok(());
-        }
-    }
-    let offset = section.offset;
-    Err(WeightsError::Damaged {
-        unit: weights.image.unit_at(offset),
-        offset,
-    })
 }
 
 const _: () = assert!(

@@ -273,9 +273,55 @@ fn failed_and_altered_reads_are_tried_again_or_reported() {
 }
 
 #[test]
-fn an_image_without_predictors_is_refused() {
+fn neurons_below_the_threshold_are_left_out_whatever_the_budget() {
+    for recipe in recipes() {
+        let with = |threshold| {
+            tiny_image(&Recipe {
+                activation: Activation::Silu,
+                threshold: Some(threshold),
+                ..recipe
+            })
+        };
+        let none = with(0.0);
+        let dense = calm_bits(&none, Mode::Exact);
+        assert!(calm_bits(&none, Mode::Threshold) == dense, "{recipe:?}");
+        let bytes = with(0.1);
+        let calm = calm_bits(&bytes, Mode::Threshold);
+        assert!(calm != dense, "{recipe:?}");
+        let image = Image::new_checked(&bytes, bytes.len() as u64).unwrap();
+        for lanes in 1..=3 {
+            let options = options(Mode::Threshold, 1, lanes);
+            let options = PlanOptions {
+                memory_bytes: least_bytes(&image, options),
+                ..options
+            };
+            with_session(&bytes, options, Latency::UFS_3_1, lanes as u64, |session| {
+                assert!(decode(session).unwrap() == calm, "{recipe:?}");
+                let stats = session.stats();
+                assert!(0 < stats.active_neurons && stats.active_neurons < stats.all_neurons);
+                // The same when the prompt is computed as decoding is, however it is cut.
+                session.prompt_as_decoded(true);
+                session.truncate(0);
+                let mut together = Bits::new();
+                session
+                    .append_each(&TOKENS, 0, &mut |_, logits| {
+                        together.push(logits.iter().map(f32::to_bits).collect());
+                    })
+                    .unwrap();
+                session.truncate(0);
+                let alone = TOKENS.map(|token| bits(session.append(&[token]).unwrap()));
+                assert!(together == alone, "{recipe:?}");
+                session.prompt_as_decoded(false);
+            });
+        }
+    }
+}
+
+#[test]
+fn an_image_without_predictors_or_thresholds_is_refused() {
     let bytes = image_of(recipes()[0], Predictors::None);
     let image = Image::new_checked(&bytes, bytes.len() as u64).unwrap();
-    let plan = Plan::new(&image, options(Mode::Predict, 1 << 30, 1));
-    assert_eq!(plan, Err(PlanError::Predictors));
+    let plan = |mode| Plan::new(&image, options(mode, 1 << 30, 1));
+    assert_eq!(plan(Mode::Predict), Err(PlanError::Predictors));
+    assert_eq!(plan(Mode::Threshold), Err(PlanError::Statistics));
 }

@@ -2,7 +2,7 @@
 
 use super::{Draft, Plan, STREAM_SLOTS, STREAM_SLOTS_MIN};
 use crate::chunk::{Cut, for_each_chunk};
-use crate::format::{BundleLayout, Image};
+use crate::format::{BundleLayout, Image, SectionKind};
 use crate::limits::{COLD_READS_MAX, COLD_RUN_MAX, FEW_TOKENS_MAX};
 use crate::sparse::{ColdSizes, SparseSizes, predictor_sizes};
 
@@ -26,9 +26,16 @@ pub fn ffn_bytes(image: &Image<'_>) -> u64 {
     prefix_bytes(image, usize::MAX)
 }
 
-fn sections<'a>(image: &'a Image<'_>) -> impl Iterator<Item = (usize, usize)> + use<'a> {
+/// Layer and expert of every feed-forward section.
+pub fn sections<'a>(image: &'a Image<'_>) -> impl Iterator<Item = (usize, usize)> + use<'a> {
     let (layers, experts) = (image.shape().n_layers, image.shape().n_ffns());
     (0..layers).flat_map(move |layer| (0..experts).map(move |expert| (layer, expert)))
+}
+
+/// True if every feed-forward section has statistics.
+pub fn has_statistics(image: &Image<'_>) -> bool {
+    let find = |(layer, expert)| image.find_of(SectionKind::Statistics, layer, expert);
+    sections(image).all(|section| find(section).is_some())
 }
 
 impl Draft<'_> {

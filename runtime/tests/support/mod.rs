@@ -5,8 +5,9 @@
 use tessera_kernels::quantize::quantize_row;
 use tessera_kernels::{Activation, Kernels, WeightType};
 use tessera_runtime::format::{
-    BundleLayout, ENTRY_BYTES, MatrixMap, NO_INDEX, PredictorLayout, Quality, SECTION_ALIGN_BYTES,
-    SUPERBLOCK_BYTES, Section, SectionKind, Superblock, TileLayout, VectorsLayout,
+    BATCHES, BundleLayout, CACHES, ENTRY_BYTES, MatrixMap, NO_INDEX, PREFIXES, PredictorLayout,
+    Quality, SECTION_ALIGN_BYTES, SUPERBLOCK_BYTES, Section, SectionKind, Statistics,
+    StatisticsSource, Superblock, TileLayout, VectorsLayout,
 };
 use tessera_runtime::limits::EOS_MAX;
 use tessera_runtime::shape::Shape;
@@ -25,6 +26,8 @@ pub struct Recipe {
     pub tied: bool,
     pub sliding_window: usize,
     pub predictors: Predictors,
+    /// Statistics with this threshold.
+    pub threshold: Option<f32>,
 }
 
 /// Which neurons the model's predictors name.
@@ -52,6 +55,7 @@ impl Default for Recipe {
             tied: true,
             sliding_window: 0,
             predictors: Predictors::None,
+            threshold: None,
         }
     }
 }
@@ -198,6 +202,19 @@ impl Writer {
         self.sections.push(section);
     }
 
+    fn statistics(&mut self, shape: &Shape, threshold: f32, layer: u16, expert: u16) {
+        let mut data = vec![0; Statistics::bytes(shape.ffn_dim)];
+        let source = StatisticsSource {
+            tokens: 1,
+            threshold,
+            threshold_share: 0.5,
+            frequencies: &vec![0.5; BATCHES * shape.ffn_dim],
+            misses: &[0.0; PREFIXES * CACHES],
+        };
+        source.write(shape.ffn_dim, &mut data);
+        self.blob(SectionKind::Statistics, layer, expert, &data);
+    }
+
     fn predictor(&mut self, shape: &Shape, which: Predictors, layer: u16, expert: u16) {
         let layout = PredictorLayout {
             rank: 64,
@@ -235,7 +252,7 @@ impl Writer {
 pub fn tiny_image(recipe: &Recipe) -> Vec<u8> {
     let shape = recipe.shape();
     let predicted = recipe.predictors != Predictors::None;
-    let per_ffn = 1 + usize::from(predicted);
+    let per_ffn = 1 + usize::from(predicted) + usize::from(recipe.threshold.is_some());
     let untied = usize::from(!shape.tied_embeddings);
     let n_sections = 2 + untied + shape.n_layers * (4 + per_ffn * shape.n_ffns());
     let table_end = SUPERBLOCK_BYTES + n_sections * ENTRY_BYTES;
@@ -285,6 +302,9 @@ pub fn tiny_image(recipe: &Recipe) -> Vec<u8> {
             };
             if predicted {
                 w.predictor(&shape, recipe.predictors, layer, expert);
+            }
+            if let Some(threshold) = recipe.threshold {
+                w.statistics(&shape, threshold, layer, expert);
             }
         }
     }
