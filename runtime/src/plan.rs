@@ -185,15 +185,22 @@ impl Plan {
         self.total_bytes() <= memory_bytes
     }
 
-    /// Writes the chunk table: chunks that stay are spread evenly over the image, so that reads
-    /// for the others go on while these are computed.
-    pub fn write_chunks(&self, image: &Image<'_>, chunks: &mut [Chunk]) {
-        let mut index = 0;
+    /// Calls `visit` for each chunk, in file order. Chunks that stay are spread evenly over the
+    /// image, so that reads for the others go on while these are computed.
+    pub fn for_each_chunk(&self, image: &Image<'_>, mut visit: impl FnMut(Chunk)) {
         let mut spread = Spread::new(self.sizes.resident_bytes as u64, self.weight_bytes);
         for_each_chunk(image, self.chunk_bytes, |mut chunk| {
             if let Some(at) = spread.take(chunk.bytes as u64) {
                 chunk.set_resident(at as usize);
             }
+            visit(chunk);
+        });
+    }
+
+    /// Writes the chunk table.
+    pub fn write_chunks(&self, image: &Image<'_>, chunks: &mut [Chunk]) {
+        let mut index = 0;
+        self.for_each_chunk(image, |chunk| {
             chunks[index] = chunk;
             index += 1;
         });
