@@ -35,6 +35,15 @@ pub enum Command {
     Perplexity(PerplexityArgs),
     /// Measure speed.
     Bench(BenchArgs),
+    /// Show how memory would be used, and predict how fast a model decodes with it.
+    ///
+    /// Nothing is run: the prediction follows from the image's head and a device profile.
+    Plan(PlanArgs),
+    /// Measure this device's flash, cores and memory, and write a profile for `plan`.
+    ///
+    /// Takes about a minute, and should have the device for itself. The test file has no name: it
+    /// is gone when the command ends, however it ends.
+    Probe(ProbeArgs),
 }
 
 /// Options of every command that runs a model.
@@ -380,6 +389,57 @@ pub struct BenchArgs {
     #[arg(long, conflicts_with = "warmup")]
     pub no_warmup: bool,
     /// Print the result as JSON on standard output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `plan`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// The image, as written by `layout-tool pack`.
+    #[arg(long, value_name = "FILE")]
+    pub image: PathBuf,
+    /// Memory for weights, KV cache, buffers and scratch together, e.g. 512M.
+    #[arg(long, value_name = "BYTES", value_parser = layout_tool::size::parse)]
+    pub memory: u64,
+    /// The device, as written by `tessera probe` [default: a cautious phone with UFS 3.1].
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    /// Positions of the context [default: the model's, at most 4096]; the prediction is for its
+    /// middle.
+    #[arg(long, value_name = "N")]
+    pub ctx: Option<usize>,
+    /// How keys and values are kept; images packed with f32 keep them in f32.
+    #[arg(long, value_enum, default_value_t)]
+    pub kv: Kv,
+    /// Lanes [default: all of the profile].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub lanes: Option<u8>,
+    /// Print JSON with stable keys on standard output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `probe`.
+#[derive(Debug, Args)]
+pub struct ProbeArgs {
+    /// The folder whose flash is measured: where images will lie.
+    #[arg(long, value_name = "FOLDER", default_value = ".")]
+    pub dir: PathBuf,
+    /// The profile to write.
+    #[arg(short, long, value_name = "PROFILE")]
+    pub output: PathBuf,
+    /// Take a quarter of the time; points are less certain.
+    #[arg(long)]
+    pub quick: bool,
+    /// Time to take, about [default: 55; 14 with --quick].
+    #[arg(long, value_name = "N", conflicts_with = "quick",
+          value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub seconds: Option<u16>,
+    /// Size of the test file, e.g. 4G [default: a quarter of the free space, at most 1G].
+    #[arg(long, value_name = "BYTES", value_parser = layout_tool::size::parse)]
+    pub size: Option<u64>,
+    /// Print the profile as JSON on standard output.
     #[arg(long)]
     pub json: bool,
 }

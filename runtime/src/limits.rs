@@ -54,6 +54,13 @@ pub const FEW_TOKENS_MAX: usize = 8;
 /// Tokens that one pass over the weights may carry.
 pub const BATCH_TOKENS_MAX: usize = 512;
 
+/// Sizes of random reads that a device profile holds.
+pub const PROFILE_BLOCKS_MAX: usize = 8;
+/// Numbers of reads in flight that a device profile holds.
+pub const PROFILE_DEPTHS_MAX: usize = 6;
+/// Address ranges that a device profile holds.
+pub const PROFILE_RANGES_MAX: usize = 4;
+
 const_assert!(HEAD_DIM_MAX <= tessera_kernels::kv::HEAD_DIM_MAX);
 const_assert!(SEQUENCES_MAX <= BATCH_TOKENS_MAX);
 const_assert!(LANES_MAX <= JOBS_MAX);

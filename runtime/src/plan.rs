@@ -277,10 +277,10 @@ impl Plan {
         self.total_bytes() <= memory_bytes
     }
 
-    /// Writes the chunk table: chunks that stay are spread evenly over the image, so that reads
-    /// for the others go on while these are computed.
-    pub fn write_chunks(&self, image: &Image<'_>, chunks: &mut [Chunk]) {
-        let mut index = 0;
+    /// Calls `visit` for each chunk, in file order. Chunks that stay are spread evenly over the
+    /// image, so that reads for the others go on while these are computed; of feed-forward sections
+    /// with a cold part the front stays.
+    pub fn for_each_chunk(&self, image: &Image<'_>, mut visit: impl FnMut(Chunk)) {
         let hot_bytes = self.hot_bytes(image);
         let mut fixed = self.sizes.resident_bytes as u64 - hot_bytes;
         let mut total = self.weight_bytes;
@@ -302,6 +302,14 @@ impl Plan {
                 chunk.set_resident(at);
                 at += chunk.bytes as usize;
             }
+            visit(chunk);
+        });
+    }
+
+    /// Writes the chunk table.
+    pub fn write_chunks(&self, image: &Image<'_>, chunks: &mut [Chunk]) {
+        let mut index = 0;
+        self.for_each_chunk(image, |chunk| {
             chunks[index] = chunk;
             index += 1;
         });
