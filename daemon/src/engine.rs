@@ -29,6 +29,9 @@ pub enum Io {
     Pread,
     /// Reader threads through the page cache.
     Buffered,
+    /// The same, and pages stay there: memory outside the budget, for comparisons.
+    #[value(hide = true)]
+    Cached,
 }
 
 /// How keys and values are stored.
@@ -47,6 +50,8 @@ pub struct EngineOptions {
     /// Bytes that weights, KV cache, buffers and scratch may take together; `None`: all that the
     /// model can use, as far as the machine has it.
     pub memory_bytes: Option<u64>,
+    /// Only as much of that as is needed at least.
+    pub least_memory: bool,
     /// Positions of the context; `None`: the model's, at most [`CONTEXT_DEFAULT`].
     pub context: Option<usize>,
     /// Sequences that are held side by side; `None`: one.
@@ -193,7 +198,7 @@ fn open_options(io: Io, region: &[u8], plan: &Plan) -> OpenOptions {
         Io::Auto => (Choice::Auto, Choice::Auto),
         Io::Uring => (Choice::Require, Choice::Auto),
         Io::Pread => (Choice::Never, Choice::Auto),
-        Io::Buffered => (Choice::Never, Choice::Never),
+        Io::Buffered | Io::Cached => (Choice::Never, Choice::Never),
     };
     let fixed = Some(FixedRange::of(&region[plan.budget.io_range()]));
     let cold_reads = plan.sizes.sparse.map_or(0, |sparse| sparse.cold.n_reads);
@@ -201,6 +206,7 @@ fn open_options(io: Io, region: &[u8], plan: &Plan) -> OpenOptions {
         uring,
         direct,
         fixed,
+        keep_cached: io == Io::Cached,
         depth: (plan.sizes.n_slots + EMBED_SLOTS_MAX + cold_reads).next_power_of_two(),
         ..OpenOptions::default()
     }
@@ -228,6 +234,16 @@ pub fn make_plan(model: &OpenImage, options: &EngineOptions, lanes: usize) -> Re
     let memory_bytes = match options.memory_bytes {
         Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
         None => available_bytes().saturating_sub(SPARE_BYTES) as usize,
+    };
+    let memory_bytes = match Plan::new(
+        &model.image,
+        PlanOptions {
+            memory_bytes: 0,
+            ..wanted
+        },
+    ) {
+        Err(PlanError::Memory { need_bytes, .. }) if options.least_memory => need_bytes,
+        _ => memory_bytes,
     };
     let options = PlanOptions {
         memory_bytes,

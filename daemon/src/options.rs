@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use tessera_runtime::cache::PolicyKind;
 use tessera_runtime::limits::COLD_READS_MAX;
+use tessera_runtime::plan::Without;
 use tessera_runtime::{ColdOptions, Mode as PlanMode};
 
 use crate::engine::{EngineOptions, Io, Kv};
@@ -84,6 +85,7 @@ impl EngineArgs {
     pub fn options(&self) -> EngineOptions {
         EngineOptions {
             memory_bytes: self.memory,
+            least_memory: false,
             context: self.ctx,
             sequences: None,
             kv: self.kv,
@@ -388,6 +390,13 @@ pub struct BenchArgs {
     /// Begin to measure at once.
     #[arg(long, conflicts_with = "warmup")]
     pub no_warmup: bool,
+    /// Leave techniques out, to see what each is worth.
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
+    pub ablate: Vec<Ablation>,
+    /// Run as another design does, with the same kernels and reads; it sets what it needs of
+    /// --mode, --io, --hot, --policy and --ablate.
+    #[arg(long, value_enum, conflicts_with_all = ["ablate", "mode", "io", "hot", "policy"])]
+    pub baseline: Option<Baseline>,
     /// Print the result as JSON on standard output.
     #[arg(long)]
     pub json: bool,
@@ -442,4 +451,63 @@ pub struct ProbeArgs {
     /// Print the profile as JSON on standard output.
     #[arg(long)]
     pub json: bool,
+}
+
+/// A technique that can be left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Ablation {
+    /// Gate, up and down of a neuron are read by one command each.
+    Bundle,
+    /// No neuron is kept from one token to the next.
+    Cache,
+    /// A matrix is begun only when all that is read of it has arrived.
+    Pipeline,
+}
+
+/// A design to compare with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Baseline {
+    /// The dense model through the page cache, nothing kept by ourselves: llama.cpp's way.
+    Mmap,
+    /// Sparse, but without bundles, cache and pipeline.
+    Naive,
+    /// Sparse, with bundles and a cache of the least recently used, read before it is computed
+    /// (LLM in a flash, 2023).
+    Llmflash,
+}
+
+impl BenchArgs {
+    /// As the engine wants them.
+    pub fn options(&self) -> EngineOptions {
+        let mut options = self.engine.options();
+        let without = &mut options.cold.without;
+        for ablation in &self.ablate {
+            match ablation {
+                Ablation::Bundle => without.bundles = true,
+                Ablation::Cache => without.cache = true,
+                Ablation::Pipeline => without.pipeline = true,
+            }
+        }
+        let Some(baseline) = self.baseline else {
+            return options;
+        };
+        (options.cold.hot_pct, options.cold.policy) = (0, PolicyKind::Lru);
+        let (bundles, cache, pipeline) = match baseline {
+            Baseline::Mmap => {
+                options.io = Io::Cached;
+                options.least_memory = true;
+                return options;
+            }
+            Baseline::Naive => (true, true, true),
+            Baseline::Llmflash => (false, false, true),
+        };
+        options.mode = PlanMode::Predict;
+        options.cold.gap = 0;
+        options.cold.without = Without {
+            bundles,
+            cache,
+            pipeline,
+        };
+        options
+    }
 }

@@ -60,6 +60,9 @@ impl<'m, F: Flash<'m>> Model<'m, F> {
             self.work.cos,
             self.work.sin,
         );
+        if let Some(sparse) = self.sparse.as_mut().filter(|_| pass.sparse) {
+            sparse.begin_pass();
+        }
         for layer in 0..shape.n_layers {
             if !go_on() {
                 return Ok(false);

@@ -58,19 +58,24 @@ pub struct Pipeline {
     stages: heapless::Vec<Stage, JOBS_MAX>,
     /// Clusters before this one have their places.
     admitted: usize,
+    /// Clusters do not wait for each other.
+    overlaps: bool,
     failed: bool,
 }
 
 impl Pipeline {
-    /// `clusters` clusters, none begun.
+    /// `clusters` clusters, none begun. Where they do not overlap, a stage of computation is begun
+    /// only when all reads before it are over, for every cluster: a pipeline by matrices, for
+    /// comparison.
     ///
     /// # Panics
     /// If they are more than [`JOBS_MAX`].
-    pub fn new(clusters: usize) -> Self {
+    pub fn new(clusters: usize, overlaps: bool) -> Self {
         assert!(clusters <= JOBS_MAX, "{clusters} clusters");
         Pipeline {
             stages: (0..clusters).map(|_| Stage::New).collect(),
             admitted: 0,
+            overlaps,
             failed: false,
         }
     }
@@ -95,11 +100,15 @@ impl Pipeline {
             self.stages[cluster] = Stage::Predicting;
             return Work::Predict(cluster);
         }
-        if let Some(cluster) = self.first(Stage::Ready) {
+        if let Some(cluster) = self.first(Stage::Ready)
+            && (self.overlaps || !self.reads_before(Stage::Ready))
+        {
             self.stages[cluster] = Stage::Finishing;
             return Work::Finish(cluster);
         }
-        if let Some(cluster) = self.first(Stage::GateReady) {
+        if let Some(cluster) = self.first(Stage::GateReady)
+            && (self.overlaps || !self.reads_before(Stage::GateReady))
+        {
             self.stages[cluster] = Stage::Gating;
             return Work::Gate(cluster);
         }
@@ -108,6 +117,18 @@ impl Pipeline {
             true => Work::Done,
             false => Work::Wait,
         }
+    }
+
+    /// True if a cluster may still have to read before it gets to `stage`.
+    fn reads_before(&self, stage: Stage) -> bool {
+        let before = |other: &Stage| match other {
+            Stage::New | Stage::Predicting | Stage::Predicted | Stage::Reading { .. } => true,
+            Stage::GateReady | Stage::Gating | Stage::Gated | Stage::ReadingRest { .. } => {
+                stage == Stage::Ready
+            }
+            Stage::Ready | Stage::Finishing | Stage::Finished | Stage::Released => false,
+        };
+        self.stages.iter().any(before)
     }
 
     /// Pred is done.
@@ -298,8 +319,13 @@ mod tests {
 
     /// `reads` of each stage of each cluster are known in advance; everything else is every
     /// possible order.
-    fn run(exhaust: &mut Exhaust, clusters: usize, lanes: usize, reads: [u32; 2]) -> usize {
-        let mut pipeline = Pipeline::new(clusters);
+    fn run(
+        exhaust: &mut Exhaust,
+        (clusters, overlaps): (usize, bool),
+        lanes: usize,
+        reads: [u32; 2],
+    ) -> usize {
+        let mut pipeline = Pipeline::new(clusters, overlaps);
         let mut busy: Vec<Work> = Vec::new();
         let mut in_flight: Vec<usize> = Vec::new();
         let mut stages: Vec<usize> = [0].repeat(clusters);
@@ -382,12 +408,14 @@ mod tests {
     fn every_order_of_events_ends_with_every_stage_done_once() {
         let mut paths = 0;
         for (clusters, lanes, reads) in [
-            (1, 1, [0, 0]),
-            (1, 2, [2, 1]),
-            (2, 1, [1, 0]),
-            (2, 2, [0, 0]),
-            (2, 2, [1, 0]),
-            (2, 1, [1, 1]),
+            ((1, true), 1, [0, 0]),
+            ((1, true), 2, [2, 1]),
+            ((2, true), 1, [1, 0]),
+            ((2, true), 2, [0, 0]),
+            ((2, true), 2, [1, 0]),
+            ((2, true), 1, [1, 1]),
+            ((2, false), 2, [1, 0]),
+            ((2, false), 1, [1, 1]),
         ] {
             let mut exhaust = Exhaust::default();
             loop {
@@ -403,7 +431,7 @@ mod tests {
 
     #[test]
     fn clusters_get_places_in_order() {
-        let mut pipeline = Pipeline::new(2);
+        let mut pipeline = Pipeline::new(2, true);
         assert_eq!(pipeline.take(), Work::Predict(0));
         assert_eq!(pipeline.take(), Work::Predict(1));
         pipeline.predicted(1);
@@ -427,8 +455,29 @@ mod tests {
     }
 
     #[test]
+    fn without_overlap_a_stage_waits_for_all_reads() {
+        let mut pipeline = Pipeline::new(2, false);
+        for cluster in 0..2 {
+            assert_eq!(pipeline.take(), Work::Predict(cluster));
+            pipeline.predicted(cluster);
+        }
+        assert_eq!(pipeline.take_predicted(), Some(0));
+        pipeline.all_admitted(0);
+        assert_eq!(pipeline.take(), Work::Wait);
+        assert_eq!(pipeline.take_predicted(), Some(1));
+        pipeline.all_admitted(1);
+        for cluster in 0..2 {
+            assert_eq!(pipeline.take(), Work::Gate(cluster));
+        }
+        pipeline.gated(0);
+        assert_eq!(pipeline.take_gated(), Some(0));
+        pipeline.all_admitted(0);
+        assert_eq!(pipeline.take(), Work::Wait);
+    }
+
+    #[test]
     fn nothing_is_given_out_after_a_failure() {
-        let mut pipeline = Pipeline::new(2);
+        let mut pipeline = Pipeline::new(2, true);
         pipeline.fail();
         assert_eq!((pipeline.take(), pipeline.has_failed()), (Work::Done, true));
         assert!(!pipeline.is_over());
@@ -437,7 +486,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a read of cluster 0 arrived in Predicting")]
     fn a_read_that_nobody_awaits_panics() {
-        let mut pipeline = Pipeline::new(1);
+        let mut pipeline = Pipeline::new(1, true);
         pipeline.take();
         pipeline.arrived(0);
     }

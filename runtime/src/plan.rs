@@ -51,8 +51,21 @@ pub struct ColdOptions {
     pub gap: usize,
     /// Reads in flight.
     pub reads: usize,
-    /// Nothing is kept in the cold segment from one token to the next.
+    /// Most slots, where not all that the memory has room for are wanted.
     pub slots_max: Option<usize>,
+    /// What is left out, for comparison.
+    pub without: Without,
+}
+
+/// Techniques that are left out, to show what each is worth (PAPER section 11.8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Without {
+    /// Gate, up and down of a neuron are read by one command each.
+    pub bundles: bool,
+    /// The cold segment is emptied before each pass.
+    pub cache: bool,
+    /// A matrix is begun only when all that is read of it has arrived.
+    pub pipeline: bool,
 }
 
 impl Default for ColdOptions {
@@ -64,6 +77,11 @@ impl Default for ColdOptions {
             gap: 1,
             reads: COLD_READS_MAX,
             slots_max: None,
+            without: Without {
+                bundles: false,
+                cache: false,
+                pipeline: false,
+            },
         }
     }
 }

@@ -9,6 +9,7 @@ use tessera_hal::{Clock, Flash};
 use tessera_kernels::{Activation, Kernels, WeightType};
 use tessera_runtime::cache::PolicyKind;
 use tessera_runtime::format::Image;
+use tessera_runtime::plan::Without;
 use tessera_runtime::{ColdOptions, Mode, Plan, PlanError, PlanOptions, Session, SessionError};
 
 type Bits = Vec<Vec<u32>>;
@@ -160,6 +161,11 @@ fn memory_lanes_policy_and_order_never_change_a_bit() {
                 gap: seed as usize % 5,
                 reads: 1 + (seed as usize * 7) % 64,
                 slots_max: None,
+                without: Without {
+                    bundles: seed % 7 == 0,
+                    cache: seed % 5 == 0,
+                    pipeline: seed % 4 == 1,
+                },
             };
             let options = options(Mode::Predict, 1, 1 + (seed % 3) as usize);
             let options = PlanOptions { cold, ..options };

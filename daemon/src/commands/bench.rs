@@ -32,7 +32,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         args.batch
     );
     let model = OpenImage::open(&args.engine.image)?;
-    let mut options = args.engine.options();
+    let mut options = args.options();
     let warmup = if args.no_warmup { 0 } else { args.warmup };
     let longest = args.prompt_tokens.max(args.new_tokens).max(warmup);
     options.context = options.context.or(Some(longest));

@@ -90,7 +90,8 @@ impl Draft<'_> {
                 n_reads: options.reads.clamp(1, COLD_READS_MAX),
                 read_bytes: run * slot_bytes,
                 gap: options.gap,
-                two_phase: options.two_phase,
+                two_phase: options.two_phase || options.without.bundles,
+                without: options.without,
             },
         })
     }

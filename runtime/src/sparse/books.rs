@@ -7,6 +7,7 @@ use crate::arena::{Arena, OutOfMemory, carved_bytes};
 use crate::cache::{BundleIndex, Cache, PolicyKind, SlotIndex};
 use crate::format::FfnMap;
 use crate::limits::{COLD_READS_MAX, COLD_RUN_MAX};
+use crate::plan::Without;
 
 /// Sizes of the cold segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub struct ColdSizes {
     pub gap: usize,
     /// Gates are read first, the rest of a bundle only where its gate is alive.
     pub two_phase: bool,
+    /// What is left out, for comparison.
+    pub without: Without,
 }
 
 impl ColdSizes {

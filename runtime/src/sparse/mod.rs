@@ -116,6 +116,15 @@ impl<'m> Sparse<'m> {
         self.predictors.load(weights, clock)
     }
 
+    /// A pass begins.
+    pub fn begin_pass(&mut self) {
+        if self.sizes.cold.without.cache {
+            let cache = &mut self.cold.books.cache;
+            cache.set_limit(0);
+            cache.set_limit(self.sizes.cold.n_slots);
+        }
+    }
+
     /// `sum` (dim, tokens) = the section on its tokens. `partials` has room for a window of
     /// clusters (clusters, dim, tokens).
     ///
@@ -156,12 +165,13 @@ impl<'m> Sparse<'m> {
             map_of: &map_of,
             crc32c: machine.kernels.crc32c,
         };
+        let overlaps = !self.sizes.cold.without.pipeline;
         sum.fill(0.0);
         let mut from = 0;
         while from < shape.n_clusters() {
             let to = (from + JOBS_MAX).min(shape.n_clusters());
             let clusters = self.window.clusters(&shape, from..to, x.tokens(), partials);
-            let pipeline = SpinMutex::new(Pipeline::new(clusters.len()));
+            let pipeline = SpinMutex::new(Pipeline::new(clusters.len(), overlaps));
             let owner = SpinMutex::new(Owner {
                 stream: &mut *stream,
                 books: &mut self.cold.books,

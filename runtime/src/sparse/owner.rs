@@ -376,13 +376,18 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
                 if here || !cluster.needs(at, bundle.neurons) {
                     continue;
                 }
-                if self.books.free == 0 {
+                // Without bundles up and down are apart: a second command brings the same again.
+                let commands = 1 + u32::from(self.books.sizes.without.bundles);
+                if self.books.free.count_ones() < commands {
                     return false;
                 }
                 self.books.whole[place as usize] = 1;
                 cluster.places[at] = place | AWAITED;
                 self.pipeline.lock().expect(index);
                 self.start(first + at, 1, Part::Rest);
+                if commands == 2 {
+                    self.start(first + at, 0, Part::Rest);
+                }
                 *started = true;
             }
         }
