@@ -129,7 +129,7 @@ fn a_round_of_demands_defeats_lru_and_not_the_optimum() {
     let half = scored.rows.iter().find(|row| row.slots == 5).unwrap();
     assert_eq!(half.scores[0].misses_mean, 10.0);
     assert_eq!(half.scores[0].hit_rate, 0.0);
-    // Of ten bundles in five slots the optimum keeps four for each round of nine others.
+    // Between two demands of a bundle are nine others, and four of the nine can be kept.
     assert!((half.scores[1].misses_mean - 5.5).abs() < 0.3, "{half:?}");
 }
 
@@ -246,7 +246,7 @@ fn frequency_misses_less_than_lru_where_topics_are_weak() {
     let scored = all(&trace);
     for share_pct in [20, 30, 40, 50, 60, 70, 80] {
         let ratio = ratio(&scored, share_pct);
-        assert!(ratio < 0.97, "{ratio} at {share_pct} %");
+        assert!(ratio < 0.95, "{ratio} at {share_pct} %");
     }
 }
 
@@ -280,6 +280,6 @@ fn prompts_sweep_less_of_a_cache_by_frequency() {
     let scored = all(&trace);
     for share_pct in [50, 60, 70, 80] {
         let ratio = ratio(&scored, share_pct);
-        assert!(ratio < 0.95, "{ratio} at {share_pct} %");
+        assert!(ratio < 0.9, "{ratio} at {share_pct} %");
     }
 }

@@ -21,7 +21,7 @@ const TICK_BUNDLES: u32 = 64;
 /// Shift that turns the share of tokens that use a bundle into a share of ticks, roughly.
 const SEED_SHIFT: u32 = 2;
 /// Slots whose bucket is looked at again for each eviction.
-const REFRESHED: usize = 2;
+const REFRESHED: usize = 8;
 
 /// How often a bundle is asked for: demands a tick in units of 1 / 65536, forgotten exponentially.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -31,7 +31,8 @@ struct Rate {
     slow: u16,
     /// Over a few ticks: the topic that the text is at.
     fast: u16,
-    /// When the bundle was last asked for, in ticks.
+    /// When the bundle was last asked for, in ticks. Wraps: one that comes back after 65,536 ticks
+    /// is taken for recent once.
     tick: u16,
 }
 
