@@ -89,7 +89,7 @@ impl<'m> Frequency<'m> {
 
     /// `bundle` is used by `share` / 255 of all tokens.
     pub(super) fn seed(&mut self, bundle: usize, share: u8) {
-        self.rates[bundle].slow = share as u16 * 257 >> SEED_SHIFT;
+        self.rates[bundle].slow = (share as u16 * 257) >> SEED_SHIFT;
     }
 
     #[cfg(test)]
