@@ -25,6 +25,7 @@ pub mod inspect;
 pub mod pack;
 pub mod parallel;
 pub mod regular;
+pub mod simulate;
 pub mod size;
 pub mod source;
 pub mod sparsity;

@@ -12,9 +12,11 @@ use clap::{Args, Parser, Subcommand};
 use layout_tool::budget::BudgetOptions;
 use layout_tool::inspect::inspect;
 use layout_tool::pack::{Choice, PackOptions, Weights, pack};
+use layout_tool::simulate::{POLICIES, simulate};
 use layout_tool::size;
 use layout_tool::synth::{SynthOptions, synth};
 use layout_tool::verify::{compare, verify};
+use tessera_runtime::cache::PolicyKind;
 
 /// Packs language models into Tessera images, shows what is in an image, and checks images.
 ///
@@ -32,6 +34,7 @@ enum Command {
     Synth(SynthArgs),
     Inspect(InspectArgs),
     Verify(VerifyArgs),
+    Simulate(SimulateArgs),
 }
 
 /// Write the image of a model.
@@ -188,6 +191,27 @@ struct VerifyArgs {
     progress: bool,
 }
 
+/// Score the policies of the cold cache on a trace, beside Belady's optimum, for many sizes.
+///
+/// The first half of the trace's tokens is learned from, the second half is scored.
+#[derive(Debug, Args)]
+struct SimulateArgs {
+    /// A trace of active neurons.
+    trace: PathBuf,
+
+    /// Score this policy only: lru or frequency.
+    #[arg(long, value_name = "POLICY", value_parser = policy)]
+    policy: Option<PolicyKind>,
+
+    /// Share of each section's neurons, hottest first, that is always in memory: 0 to 1.
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
+    prefix: f64,
+
+    /// Print JSON with stable keys.
+    #[arg(long)]
+    json: bool,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Bundle(Option<usize>);
 
@@ -199,12 +223,28 @@ fn bundle(text: &str) -> Result<Bundle, String> {
     }
 }
 
+fn policy(text: &str) -> Result<PolicyKind, String> {
+    let named = POLICIES.iter().find(|(_, name)| *name == text);
+    named
+        .map(|&(kind, _)| kind)
+        .ok_or_else(|| "it must be lru or frequency".into())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text
+        .parse()
+        .ok()
+        .filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "it must be a number from 0 to 1".into())
+}
+
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Pack(args) => run_pack(args),
         Command::Synth(args) => run_synth(args),
         Command::Inspect(args) => run_inspect(&args),
         Command::Verify(args) => run_verify(&args),
+        Command::Simulate(args) => run_simulate(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -302,6 +342,20 @@ fn run_verify(args: &VerifyArgs) -> Result<(), String> {
         args.image.display(),
         source.display()
     ))
+}
+
+fn run_simulate(args: &SimulateArgs) -> Result<(), String> {
+    let policies = match args.policy {
+        Some(policy) => vec![policy],
+        None => POLICIES.map(|(kind, _)| kind).to_vec(),
+    };
+    let simulation = simulate(&args.trace, &policies, args.prefix);
+    let simulation = simulation.map_err(|error| error.to_string())?;
+    if args.json {
+        print(&format!("{:#}", simulation.json()))
+    } else {
+        print(&simulation)
+    }
 }
 
 /// Writes `text` and a line end to standard output; a reader that has gone is no error.

@@ -14,9 +14,14 @@ const BUCKETS: usize = 128;
 /// Ticks in which the slow rate falls by half.
 const SLOW_TICKS: u32 = 256;
 /// Ticks in which the fast rate falls by half.
-const FAST_TICKS: u32 = 8;
+const FAST_TICKS: u32 = 16;
+/// Bundles of the image for each demand of a tick. Where a tenth of them is active, a token makes
+/// about six ticks, so that the slow rate is that of some forty tokens.
+const TICK_BUNDLES: u32 = 64;
+/// Shift that turns the share of tokens that use a bundle into a share of ticks, roughly.
+const SEED_SHIFT: u32 = 2;
 /// Slots whose bucket is looked at again for each eviction.
-const REFRESHED: usize = 2;
+const REFRESHED: usize = 8;
 
 /// How often a bundle is asked for: demands a tick in units of 1 / 65536, forgotten exponentially.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
@@ -26,7 +31,8 @@ struct Rate {
     slow: u16,
     /// Over a few ticks: the topic that the text is at.
     fast: u16,
-    /// When the bundle was last asked for, in ticks.
+    /// When the bundle was last asked for, in ticks. Wraps: one that comes back after 65,536 ticks
+    /// is taken for recent once.
     tick: u16,
 }
 
@@ -46,7 +52,7 @@ pub struct Frequency<'m> {
     /// Slot that the hand looks at next.
     hand: usize,
     demands: u32,
-    /// Demands of one tick: about those of one token.
+    /// Demands of one tick.
     tick_demands: u32,
     tick: u16,
 }
@@ -76,14 +82,14 @@ impl<'m> Frequency<'m> {
             occupied: 0,
             hand: 0,
             demands: 0,
-            tick_demands: (n_bundles as u32 / 16).max(1),
+            tick_demands: (n_bundles as u32 / TICK_BUNDLES).max(1),
             tick: 0,
         })
     }
 
     /// `bundle` is used by `share` / 255 of all tokens.
     pub(super) fn seed(&mut self, bundle: usize, share: u8) {
-        self.rates[bundle].slow = share as u16 * 257;
+        self.rates[bundle].slow = (share as u16 * 257) >> SEED_SHIFT;
     }
 
     #[cfg(test)]
@@ -142,9 +148,9 @@ impl Policy for Frequency<'_> {
             self.tick = self.tick.wrapping_add(1);
         }
         let mut rate = self.rate(bundle);
-        // A bundle with demands in a share p of the ticks tends to p * 65536.
-        rate.slow = rate.slow.saturating_add((45426 / SLOW_TICKS) as u16);
-        rate.fast = rate.fast.saturating_add((45426 / FAST_TICKS) as u16);
+        // What decays in a tick by the line in `decayed`, so that a demand in each tick is 65536.
+        rate.slow = rate.slow.saturating_add((32768 / SLOW_TICKS) as u16);
+        rate.fast = rate.fast.saturating_add((32768 / FAST_TICKS) as u16);
         self.rates[bundle] = rate;
     }
 

@@ -268,7 +268,7 @@ fn no_slot_lost(cache: &Cache<'_>) {
 #[test]
 fn every_sequence_of_calls_at_small_sizes() {
     for policy in POLICIES {
-        for (n_slots, steps) in [(1, 7), (2, 5), (3, 4)] {
+        for (n_slots, steps) in [(1, 6), (2, 5), (3, 4)] {
             let n_bundles = n_slots + 1;
             let mut region = region(n_bundles, n_slots, policy);
             let mut exhaust = Exhaust::default();

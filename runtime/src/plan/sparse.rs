@@ -7,7 +7,7 @@ use crate::limits::{COLD_READS_MAX, COLD_RUN_MAX, FEW_TOKENS_MAX};
 use crate::sparse::{ColdSizes, SparseSizes, predictor_sizes};
 
 /// Bytes of a read of cold bundles, unless one bundle is larger: beyond it a longer read is no
-/// cheaper than two (decision 0010).
+/// cheaper than two.
 const COLD_READ_BYTES: usize = 64 << 10;
 
 /// Bytes of the first `clusters` clusters of all feed-forward sections.
