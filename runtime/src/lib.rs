@@ -14,6 +14,7 @@ pub mod format;
 mod kv;
 pub mod limits;
 mod model;
+pub mod observe;
 pub mod plan;
 mod product;
 pub mod sampler;
@@ -26,5 +27,6 @@ mod work;
 
 pub use tessera_kernels::kv::KvType;
 
+pub use observe::Observer;
 pub use plan::{Plan, PlanError, PlanOptions};
 pub use session::{Session, SessionError};

@@ -12,6 +12,7 @@ use crate::format::{Image, PAGE_BYTES, TileLayout, VectorsLayout};
 use crate::kv::{KvCache, Place};
 use crate::limits::{EMBED_SLOTS_MAX, READ_TRIES_MAX, SEQUENCES_MAX};
 use crate::model::{Model, Pass};
+use crate::observe::Observer;
 use crate::plan::Plan;
 use crate::product::Machine;
 use crate::stats::Stats;
@@ -195,9 +196,31 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     /// # Errors
     /// [`SessionError`]; on an error the context is as it was before.
     pub fn append(&mut self, tokens: &[u32]) -> Result<&[f32], SessionError> {
+        self.append_with(tokens, None)
+    }
+
+    /// [`Session::append`] for profiling: the same logits, while `observer` is shown the inputs
+    /// and the gate and up products of every feed-forward section. A pass carries at most
+    /// `plan().sizes.batch_tokens` of the tokens.
+    ///
+    /// # Errors
+    /// As [`Session::append`].
+    pub fn append_observed(
+        &mut self,
+        tokens: &[u32],
+        observer: &dyn Observer,
+    ) -> Result<&[f32], SessionError> {
+        self.append_with(tokens, Some(observer))
+    }
+
+    fn append_with(
+        &mut self,
+        tokens: &[u32],
+        observer: Option<&dyn Observer>,
+    ) -> Result<&[f32], SessionError> {
         self.check_tokens(tokens)?;
         let begun_at = self.pos();
-        match self.append_all(tokens) {
+        match self.append_all(tokens, observer) {
             Ok(()) => Ok(self.logits()),
             Err(error) => {
                 (self.positions[self.sequence], self.astray) = (begun_at, true);
@@ -206,13 +229,17 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         }
     }
 
-    fn append_all(&mut self, tokens: &[u32]) -> Result<(), SessionError> {
+    fn append_all(
+        &mut self,
+        tokens: &[u32],
+        observer: Option<&dyn Observer>,
+    ) -> Result<(), SessionError> {
         let batch = self.plan.sizes.batch_tokens;
         let mut rest = tokens;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(batch.min(rest.len()));
             self.place(now);
-            self.pass(now.len(), later.is_empty())?;
+            self.pass(now.len(), later.is_empty(), observer)?;
             if later.is_empty() {
                 self.compute_logits(now.len() - 1, 1, &mut |_, _| {})?;
             }
@@ -259,7 +286,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         for now in tokens.chunks(sizes.batch_tokens) {
             let first = from.saturating_sub(done).min(now.len());
             self.place(now);
-            self.pass(now.len(), first < now.len())?;
+            self.pass(now.len(), first < now.len(), None)?;
             for (index, start) in (first..now.len()).step_by(sizes.logits_rows).enumerate() {
                 if index > 0 {
                     let offset = self.image().lm_head().offset;
@@ -319,7 +346,12 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     }
 
     /// One pass of the first `tokens` places through all layers.
-    fn pass(&mut self, tokens: usize, with_logits: bool) -> Result<(), SessionError> {
+    fn pass(
+        &mut self,
+        tokens: usize,
+        with_logits: bool,
+        observer: Option<&dyn Observer>,
+    ) -> Result<(), SessionError> {
         let n_layers = self.image().shape().n_layers;
         self.model
             .weights
@@ -335,6 +367,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             cores: &self.cores,
             clock: &self.clock,
             kernels: &self.kernels,
+            observer,
         };
         let places = &self.places[..tokens];
         let pass = Pass { places };
@@ -356,6 +389,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             cores: &self.cores,
             clock: &self.clock,
             kernels: &self.kernels,
+            observer: None,
         };
         let all = self.model.logits(&machine, first, rows)?;
         let pos = |row: usize| self.places[first + row].pos as usize;

@@ -42,7 +42,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         count: usize,
         visit: &mut dyn FnMut(usize, Logits<'_>),
     ) -> Result<(), SessionError> {
-        self.pass(count, true)?;
+        self.pass(count, true, None)?;
         let mut index = 0;
         self.compute_logits(0, count, &mut |_, logits| {
             visit(index, logits);
