@@ -3,8 +3,8 @@
 use sha2::{Digest, Sha256};
 use tessera_kernels::{GROUP, Kernels, WeightType};
 use tessera_runtime::format::{
-    BundleLayout, ENTRY_BYTES, FfnMap, Image, MatrixMap, NO_INDEX, PAGE_BYTES, SUPERBLOCK_BYTES,
-    Section, SectionKind, Superblock, TileLayout, choose_tile_rows,
+    BundleLayout, ENTRY_BYTES, FfnMap, Image, MatrixMap, NO_INDEX, PAGE_BYTES, SECTION_ALIGN_BYTES,
+    SUPERBLOCK_BYTES, Section, SectionKind, Superblock, TileLayout, choose_tile_rows,
 };
 use tessera_runtime::limits::{
     DIM_MAX, EOS_MAX, EXPERTS_MAX, LAYERS_MAX, SECTIONS_MAX, UNIT_BYTES_MAX,
@@ -49,6 +49,19 @@ impl Blobs {
             _ => None,
         }
     }
+}
+
+/// A blob after the model's own sections.
+#[derive(Debug)]
+pub struct Extra {
+    /// Its kind.
+    pub kind: SectionKind,
+    /// Layer, or [`NO_INDEX`].
+    pub layer: u16,
+    /// Expert, or [`NO_INDEX`].
+    pub expert: u16,
+    /// Its contents.
+    pub data: Vec<u8>,
 }
 
 /// Rows of a tile of a matrix that is read from end to end.
@@ -96,6 +109,45 @@ pub fn head(config: &Config, shape: &Shape, types: &Types, blobs: &Blobs) -> Vec
         eos_tokens: eos_tokens(&config.eos_tokens),
         eos_count: config.eos_tokens.len().min(EOS_MAX),
         name: name(&config.name),
+    };
+    write_superblock(&superblock, &mut head);
+    head
+}
+
+/// Head of the image that has the sections `kept` of `image`, as they are but for their places, and
+/// then `extras`. The image id is left as it was.
+pub fn extended(image: &Image<'_>, kept: &[Section], extras: &[Extra]) -> Vec<u8> {
+    let n_sections = kept.len() + extras.len();
+    let table_bytes = n_sections * ENTRY_BYTES;
+    let mut table = Table {
+        sections: Vec::new(),
+        end: (SUPERBLOCK_BYTES + table_bytes) as u64,
+    };
+    for section in kept {
+        let align_bytes = SectionKind::from_u16(section.kind)
+            .map_or(SECTION_ALIGN_BYTES, SectionKind::align_bytes);
+        let offset = table.end.next_multiple_of(align_bytes);
+        table.push(Section { offset, ..*section });
+    }
+    for extra in extras {
+        let bytes = extra.data.len().next_multiple_of(PAGE_BYTES) as u64;
+        let offset = table.place(extra.kind);
+        let mut section = Section::new(extra.kind, extra.layer, extra.expert, offset, bytes);
+        section.data_bytes = extra.data.len() as u64;
+        section.crc = crc32c(&extra.data);
+        table.push(section);
+    }
+    let mut head = vec![0; SUPERBLOCK_BYTES + table_bytes];
+    let entries = head[SUPERBLOCK_BYTES..].chunks_exact_mut(ENTRY_BYTES);
+    for (section, entry) in table.sections.iter().zip(entries) {
+        section.write(entry);
+    }
+    let superblock = Superblock {
+        image_bytes: table.end,
+        table_offset: SUPERBLOCK_BYTES as u64,
+        table_entries: n_sections as u32,
+        table_crc: crc32c(&head[SUPERBLOCK_BYTES..]),
+        ..*image.superblock()
     };
     write_superblock(&superblock, &mut head);
     head

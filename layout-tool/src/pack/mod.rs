@@ -27,9 +27,11 @@ use tessera_runtime::limits::EOS_MAX;
 pub use down::{Loss, down_error_max};
 pub(crate) use down::{STRIP_NEURONS, Shared, turn};
 pub use error::PackError;
-pub(crate) use layout::image_id;
+pub(crate) use layout::{Extra, crc32c, extended, image_id, view, write_superblock};
 pub use moves::{Fidelity, fidelity};
 pub use options::{Choice, PackOptions, Weights};
+pub(crate) use output::Output;
+pub use output::check_target;
 pub use report::{DownReport, PackReport};
 pub(crate) use shape::model_shape;
 pub use types::weight_type;
@@ -39,7 +41,6 @@ pub(crate) use vectors::vectors;
 use crate::parallel;
 use crate::source::{self, Model};
 use jobs::{Jobs, Made, Memory};
-use output::Output;
 
 /// Told of bytes done and bytes in all, from any thread.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
