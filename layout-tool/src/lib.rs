@@ -6,8 +6,11 @@
 //! all of it and compares it with its model. The image's format is `docs/format.md`, and in code
 //! `tessera_runtime::format`.
 //!
-//! Out of scope: running models (that is `tessera`), training and fine-tuning, tokenizers beyond
-//! taking them over, and any change to an image that exists: it is packed again.
+//! [`profile`] runs a model over a text and writes its image anew, with neurons ordered by their
+//! activity, statistics and predictors.
+//!
+//! Out of scope: running models for their own sake (that is `tessera`), training and fine-tuning
+//! of weights, and any change in place to an image that exists.
 //!
 //! ```no_run
 //! use layout_tool::pack::{PackOptions, pack};
@@ -22,8 +25,10 @@
 pub mod budget;
 pub mod image_file;
 pub mod inspect;
+mod neuron_order;
 pub mod pack;
 pub mod parallel;
+pub mod profile;
 pub mod regular;
 pub mod simulate;
 pub mod size;

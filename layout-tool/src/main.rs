@@ -1,6 +1,7 @@
 //! Command line of the layout tool: arguments, progress and exit codes only.
 #![forbid(unsafe_code)]
 
+mod calibrate;
 mod progress;
 
 use std::fmt::Display;
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use layout_tool::budget::BudgetOptions;
 use layout_tool::inspect::inspect;
-use layout_tool::pack::{Choice, PackOptions, Weights, pack};
+use layout_tool::pack::{Choice, PackOptions, Weights, check_target, pack};
 use layout_tool::simulate::{POLICIES, simulate};
 use layout_tool::size;
 use layout_tool::synth::{SynthOptions, synth};
@@ -34,6 +35,7 @@ enum Command {
     Synth(SynthArgs),
     Inspect(InspectArgs),
     Verify(VerifyArgs),
+    Profile(calibrate::ProfileArgs),
     Simulate(SimulateArgs),
 }
 
@@ -82,7 +84,8 @@ struct PackArgs {
     #[arg(long, default_value = "auto", value_name = "COUNT", value_parser = bundle)]
     bundle: Bundle,
 
-    /// Activation statistics from a text. Reserved: this version refuses it.
+    /// Run the model over a text and order its neurons by their activity, with statistics and
+    /// predictors: as `profile` does with its defaults.
     #[arg(long, value_name = "TEXT")]
     calibrate: Option<PathBuf>,
 
@@ -244,6 +247,7 @@ fn main() -> ExitCode {
         Command::Synth(args) => run_synth(args),
         Command::Inspect(args) => run_inspect(&args),
         Command::Verify(args) => run_verify(&args),
+        Command::Profile(args) => calibrate::run(args).and_then(|report| print(&report)),
         Command::Simulate(args) => run_simulate(&args),
     };
     match done {
@@ -256,14 +260,7 @@ fn main() -> ExitCode {
 }
 
 fn run_pack(args: PackArgs) -> Result<(), String> {
-    if args.calibrate.is_some() {
-        return Err(
-            "--calibrate is not there yet, it comes with a later version; leave it out to \
-                    keep the neurons in the order of the model"
-                .into(),
-        );
-    }
-    let options = PackOptions {
+    let mut options = PackOptions {
         source: args.source,
         target: args.output,
         weights: args.weights,
@@ -274,14 +271,29 @@ fn run_pack(args: PackArgs) -> Result<(), String> {
         tokenizer: !args.no_tokenizer,
         threads: args.threads.map(usize::from),
     };
+    let target = options.target.clone();
+    if args.calibrate.is_some() {
+        check_target(Some(&options.source), &target, options.force).map_err(|e| e.to_string())?;
+        options.target = calibrate::uncalibrated(&target);
+    }
+    let packed_over = args.calibrate.is_some() || options.force;
+    let pack_options = PackOptions {
+        force: packed_over,
+        ..options.clone()
+    };
     let bar = progress::Bar::new("packing", args.progress);
-    let report = pack(&options, &|done, all| bar.set(done, all));
+    let report = pack(&pack_options, &|done, all| bar.set(done, all));
     bar.clear();
     let report = report.map_err(|error| error.to_string())?;
     for note in &report.notes {
         eprintln!("layout-tool: note: {note}");
     }
-    print(&report)
+    print(&report)?;
+    let Some(text) = &args.calibrate else {
+        return Ok(());
+    };
+    options.target = target;
+    print(&calibrate::after_pack(&options, text, args.progress)?)
 }
 
 fn run_synth(args: SynthArgs) -> Result<(), String> {

@@ -146,6 +146,9 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
         for t in 0..tokens {
             if choose(work, t).iter().any(|&(chosen, _)| chosen == expert) {
                 gathered.copy_row(count, &work.inputs, t, dim);
+                if let Some(observer) = machine.observer {
+                    observer.routed(layer, expert, t);
+                }
                 count += 1;
             }
         }
@@ -206,7 +209,10 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
         };
         sum.fill(0.0);
         let tokens = x.tokens();
-        let few = tokens <= FEW_TOKENS_MAX;
+        let few = tokens <= FEW_TOKENS_MAX && self.machine.observer.is_none();
+        if let Some(observer) = self.machine.observer {
+            observer.inputs(self.layer, self.expert, x.x);
+        }
         let per_run = if few {
             (partials.len() / (self.shape.dim * tokens)).min(JOBS_MAX)
         } else {
@@ -337,6 +343,7 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
         up: &mut [f32],
     ) {
         let (k, tokens) = (self.map.bundle.neurons, x.tokens());
+        let (first_neuron, observer) = (neurons.start, self.machine.observer);
         let per_job = (neurons.len() / k).div_ceil(JOBS_MAX) * k;
         let chunk = per_job * tokens;
         let mut jobs: heapless::Vec<_, JOBS_MAX> = gate
@@ -357,9 +364,17 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
                     let parts = bundle_at(&map, ready, first + bundle * k);
                     (kernels.matmul)(&parts.gate, x, gate, lane.bytes);
                     (kernels.matmul)(&parts.up, x, up, lane.bytes);
-                    (kernels.gated)(shape.activation, gate, up);
+                    if observer.is_none() {
+                        (kernels.gated)(shape.activation, gate, up);
+                    }
                 }
             });
+        drop(jobs);
+        if let Some(observer) = observer {
+            let (layer, expert) = (self.layer, self.expert);
+            observer.products(layer, expert, first_neuron, tokens, gate, up);
+            (kernels.gated)(shape.activation, gate, up);
+        }
     }
 
     /// Many tokens, second half: adds the clusters' down sums to `sum` (dim, tokens), each lane

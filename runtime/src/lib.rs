@@ -15,6 +15,7 @@ pub mod format;
 mod kv;
 pub mod limits;
 mod model;
+pub mod observe;
 mod pipeline;
 pub mod plan;
 pub mod planner;
@@ -31,5 +32,6 @@ mod work;
 
 pub use tessera_kernels::kv::KvType;
 
+pub use observe::Observer;
 pub use plan::{ColdOptions, Mode, Plan, PlanError, PlanOptions};
 pub use session::{Session, SessionError};

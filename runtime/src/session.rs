@@ -12,6 +12,7 @@ use crate::format::{Image, TileLayout, VectorsLayout};
 use crate::kv::{KvCache, Place};
 use crate::limits::{EMBED_SLOTS_MAX, FEW_TOKENS_MAX, SEQUENCES_MAX};
 use crate::model::{Model, Pass};
+use crate::observe::Observer;
 use crate::plan::{Mode, Plan};
 use crate::product::Machine;
 use crate::sparse::Sparse;
@@ -33,6 +34,17 @@ pub struct Logits<'a> {
     all: &'a [f32],
     row: usize,
     rows: usize,
+}
+
+/// What a pass is for.
+#[derive(Clone, Copy)]
+enum Kind<'a> {
+    /// All neurons are computed.
+    Prompt,
+    /// By the plan's mode.
+    Decode,
+    /// As a prompt, seen by a profiler.
+    Observed(&'a dyn Observer),
 }
 
 impl<'a> Logits<'a> {
@@ -224,9 +236,28 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     /// # Errors
     /// [`SessionError`]; on an error the context is as it was before.
     pub fn append(&mut self, tokens: &[u32]) -> Result<&[f32], SessionError> {
+        let decodes = tokens.len() == 1 || self.as_decoded;
+        self.append_with(tokens, if decodes { Kind::Decode } else { Kind::Prompt })
+    }
+
+    /// [`Session::append`] for profiling: the same logits, while `observer` is shown the inputs
+    /// and the gate and up products of every feed-forward section. A pass carries at most
+    /// `plan().sizes.batch_tokens` of the tokens.
+    ///
+    /// # Errors
+    /// As [`Session::append`].
+    pub fn append_observed(
+        &mut self,
+        tokens: &[u32],
+        observer: &dyn Observer,
+    ) -> Result<&[f32], SessionError> {
+        self.append_with(tokens, Kind::Observed(observer))
+    }
+
+    fn append_with(&mut self, tokens: &[u32], kind: Kind<'_>) -> Result<&[f32], SessionError> {
         self.check_tokens(tokens)?;
         let begun_at = self.pos();
-        match self.append_all(tokens) {
+        match self.append_all(tokens, kind) {
             Ok(()) => Ok(self.logits()),
             Err(error) => {
                 (self.positions[self.sequence], self.astray) = (begun_at, true);
@@ -235,14 +266,13 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         }
     }
 
-    fn append_all(&mut self, tokens: &[u32]) -> Result<(), SessionError> {
-        let sparse = tokens.len() == 1 || self.as_decoded;
+    fn append_all(&mut self, tokens: &[u32], kind: Kind<'_>) -> Result<(), SessionError> {
         let batch = self.batch();
         let mut rest = tokens;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(batch.min(rest.len()));
             self.place(now);
-            self.pass(now.len(), later.is_empty(), sparse)?;
+            self.pass(now.len(), later.is_empty(), kind)?;
             if later.is_empty() {
                 self.compute_logits(now.len() - 1, 1, &mut |_, _| {})?;
             }
@@ -286,10 +316,15 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     ) -> Result<(), SessionError> {
         let sizes = self.plan.sizes;
         let mut done = 0;
+        let kind = if self.as_decoded {
+            Kind::Decode
+        } else {
+            Kind::Prompt
+        };
         for now in tokens.chunks(self.batch()) {
             let first = from.saturating_sub(done).min(now.len());
             self.place(now);
-            self.pass(now.len(), first < now.len(), self.as_decoded)?;
+            self.pass(now.len(), first < now.len(), kind)?;
             for (index, start) in (first..now.len()).step_by(sizes.logits_rows).enumerate() {
                 if index > 0 {
                     let offset = self.image().lm_head().offset;
@@ -358,13 +393,14 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         }
     }
 
-    /// One pass of the first `tokens` places through all layers; `decodes`: by the plan's mode.
+    /// One pass of the first `tokens` places through all layers.
     fn pass(
         &mut self,
         tokens: usize,
         with_logits: bool,
-        decodes: bool,
+        kind: Kind<'_>,
     ) -> Result<(), SessionError> {
+        let decodes = matches!(kind, Kind::Decode);
         let sparse = decodes && self.plan.mode != Mode::Exact && tokens <= FEW_TOKENS_MAX;
         let stream = &mut self.model.weights.stream;
         if stream.skips_ffn() != sparse && self.plan.mode == Mode::Predict {
@@ -387,6 +423,10 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             cores: &self.cores,
             clock: &self.clock,
             kernels: &self.kernels,
+            observer: match kind {
+                Kind::Observed(observer) => Some(observer),
+                Kind::Prompt | Kind::Decode => None,
+            },
         };
         let places = &self.places[..tokens];
         let pass = Pass { places, sparse };
@@ -408,6 +448,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             cores: &self.cores,
             clock: &self.clock,
             kernels: &self.kernels,
+            observer: None,
         };
         let all = self.model.logits(&machine, first, rows)?;
         let pos = |row: usize| self.places[first + row].pos as usize;

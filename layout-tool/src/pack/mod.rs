@@ -27,10 +27,13 @@ use tessera_runtime::limits::EOS_MAX;
 pub use down::{Loss, down_error_max};
 pub(crate) use down::{STRIP_NEURONS, Shared, turn};
 pub use error::PackError;
-pub(crate) use layout::{Blobs, Tail, head as image_head, image_id, view, write_superblock};
+pub(crate) use layout::{
+    Blobs, Tail, crc32c, extended, head as image_head, image_id, view, write_superblock,
+};
 pub use moves::{Fidelity, fidelity};
 pub use options::{Choice, PackOptions, Weights};
-pub(crate) use output::{Output, check_target};
+pub(crate) use output::Output;
+pub use output::check_target;
 pub use report::{DownReport, PackReport};
 pub(crate) use shape::{bundle_layout, model_shape};
 pub use types::weight_type;
