@@ -67,6 +67,8 @@ pub struct Design {
     pub window: Window,
     /// Inputs of each layer's attention and of its feed-forward network.
     pub levels: Vec<[Level; 2]>,
+    /// Variance of attention's average of what attention wrote.
+    twice: f64,
     /// Deviation of the hidden values of a whole layer: root of the sum of their mean squares.
     pub hidden: f64,
 }
@@ -122,6 +124,7 @@ impl Design {
             up_mean,
             n_sets: (DIRECTIONS_MAX / blocks).max(1),
             n_directions: blocks.min(DIRECTIONS_MAX),
+            twice: window.variance_twice(),
             window,
             levels: levels.collect(),
             hidden,
@@ -148,7 +151,7 @@ impl Design {
         } else {
             let level = &self.levels[layer][0];
             let new = level.variance - CONTEXT;
-            let old = CONTEXT * self.window.variance_twice();
+            let old = CONTEXT * self.twice;
             let values = (new * self.window.variance() + old) / level.variance;
             (added(&self.config) / 2.0, values)
         };

@@ -21,8 +21,8 @@
 //! nothing about the quality of text, and its layers are more alike than those of a real model,
 //! since the residual stream changes by a few percent only from the first layer to the last. The
 //! first tokens of a context are special as well: attention has few of them to average, so that
-//! more neurons are active, about three times as many for the very first and none from about the
-//! tenth on.
+//! more neurons are active, 2.3 times as many for the very first, 1.2 times for the sixth and 1.02
+//! times for the twelfth.
 
 mod design;
 mod gguf;

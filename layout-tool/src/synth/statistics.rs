@@ -47,7 +47,7 @@ fn directions(design: &Design, which: usize, tokens: usize, count: usize) -> Vec
         .map(|_| random.normal())
         .collect();
     let own = 1.0 / design.levels[0][1].variance;
-    let context = ((1.0 - own) / window.variance()).sqrt();
+    let context = ((1.0 - own) / window.squares()).sqrt();
     let own = own.sqrt() as f32;
     let mut out = vec![0.0f32; tokens * count];
     for (token, out) in out.chunks_exact_mut(count).enumerate() {

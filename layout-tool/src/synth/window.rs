@@ -10,8 +10,9 @@
 const FREQUENCIES: std::ops::RangeInclusive<f32> = 0.008..=0.15;
 /// Score at distance zero; at large distances it is near zero, and softmax leaves next to nothing.
 const SCORE: f64 = 12.0;
-/// Deviation of the noise of a score: how much of a score depends on the tokens.
-const NOISE: f64 = 0.3;
+/// Deviation of the noise of a score that comes from the key, and of as much from the query: how
+/// much of a score depends on the tokens.
+const NOISE: f64 = 0.15;
 /// Distances that are looked at.
 const DISTANCES: usize = 192;
 
@@ -53,8 +54,14 @@ impl Window {
         }
     }
 
-    /// Variance of the average, for values of variance 1 that are new with each token.
+    /// Variance of the average, for values of variance 1 that are new with each token. Noise of the
+    /// scores makes weights less equal: they are then log-normal.
     pub fn variance(&self) -> f64 {
+        self.squares() * (2.0 * NOISE * NOISE).exp()
+    }
+
+    /// The same without that noise.
+    pub fn squares(&self) -> f64 {
         self.weights.iter().map(|weight| weight * weight).sum()
     }
 
@@ -62,15 +69,16 @@ impl Window {
     pub fn correlation(&self, distance: usize) -> f64 {
         let later = self.weights.iter().skip(distance);
         let products = self.weights.iter().zip(later).map(|(a, b)| a * b);
-        products.sum::<f64>() / self.variance()
+        products.sum::<f64>() / self.squares()
     }
 
-    /// Variance of the average of such averages.
+    /// Variance of the average of such averages. It takes some time.
     pub fn variance_twice(&self) -> f64 {
+        let correlations: Vec<f64> = (0..DISTANCES).map(|d| self.correlation(d)).collect();
         let all = self.weights.iter().enumerate();
         all.clone()
             .flat_map(|(i, a)| all.clone().map(move |(j, b)| (i.abs_diff(j), a * b)))
-            .map(|(distance, product)| product * self.correlation(distance))
+            .map(|(distance, product)| product * correlations[distance])
             .sum()
     }
 }

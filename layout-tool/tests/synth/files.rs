@@ -7,6 +7,7 @@ use layout_tool::pack::{PackOptions, pack};
 use layout_tool::source::{self, Role, SourceType};
 use layout_tool::synth::{SynthError, SynthOptions, synth};
 use layout_tool::verify::verify;
+use tessera_runtime::format::SectionKind;
 
 use super::made;
 
@@ -86,6 +87,31 @@ fn images_verify_and_say_what_is_in_them() {
         bytes[at] ^= 1;
         std::fs::write(&path, bytes).unwrap();
         assert_eq!(verify(&path, Some(1), &|_, _| {}).unwrap().damages.len(), 1);
+    }
+}
+
+#[test]
+fn inspect_refuses_predictors_and_statistics_of_other_models() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m");
+    let options = SynthOptions {
+        layers: Some(1),
+        ..SynthOptions::new("tiny-moe", &path)
+    };
+    made(&options);
+    let intact = std::fs::read(&path).unwrap();
+    let inspection = inspect(&path, None).unwrap();
+    for (kind, number_at, message) in [
+        (SectionKind::Predictor, 4, "dim of the predictor is 257"),
+        (SectionKind::Statistics, 0, "the statistics are of 513"),
+    ] {
+        let section = inspection.image().find_of(kind, 0, 2).unwrap();
+        let mut bytes = intact.clone();
+        bytes[section.offset as usize + number_at] += 1;
+        std::fs::write(&path, bytes).unwrap();
+        let error = inspect(&path, None).unwrap_err().to_string();
+        let want = format!("layer 0, expert 2: {message}");
+        assert!(error.starts_with(&want), "{error}");
     }
 }
 
