@@ -375,9 +375,12 @@ pub struct BenchArgs {
     /// Tokens of the prompt; 0 leaves prefill out.
     #[arg(short = 'p', long, value_name = "N", default_value_t = 128)]
     pub prompt_tokens: usize,
-    /// Tokens to decode, from an empty context; 0 leaves decode out.
+    /// Tokens to decode; 0 leaves decode out.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
     pub new_tokens: usize,
+    /// Tokens of context before those that are decoded.
+    #[arg(short = 'd', long, value_name = "N", default_value_t = 0)]
+    pub depth: usize,
     /// Sequences that are decoded side by side.
     #[arg(short = 'b', long, value_name = "N", default_value_t = 1)]
     pub batch: usize,

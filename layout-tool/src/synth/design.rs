@@ -21,7 +21,7 @@ use crate::source::Config;
 /// Value of the constant block.
 pub const UNIT: f64 = 1.0;
 /// Variance that the last few tokens add; a token's own is 1.
-const CONTEXT: f64 = 1.5;
+const CONTEXT: f64 = 10.0;
 /// Variance that all feed-forward networks together add, and half of what attention adds.
 const ADDED: f64 = 0.06;
 /// Probability that up is above zero where that is needed too.
@@ -30,8 +30,8 @@ const UP_ALIVE: f64 = 0.8;
 const EXPONENT: f64 = -1.5;
 /// Mean square of a random 4-bit code with a random sign: that of -8 to 7.
 pub const CODE_SQUARE: f64 = 21.5;
-/// Mean square of the noise in a gate's code: that of -1.5 to 1.5.
-pub const NOISE_SQUARE: f64 = 1.25;
+/// Mean square of the noise in a gate's code: that of -0.5 and 0.5.
+pub const NOISE_SQUARE: f64 = 0.25;
 /// Directions of a layer, at most: with the constant they are two blocks of a predictor's row.
 const DIRECTIONS_MAX: usize = 2 * BLOCK - 1;
 

@@ -223,7 +223,9 @@ impl<'a> Section<'a> {
         self.mixing(neuron, mixing);
         self.random(Role::Gate, neuron).fill(row.codes);
         for (code, pattern) in row.codes.iter_mut().zip(&self.patterns[set]) {
-            *code = *code & 0b0011_0011 | pattern;
+            // 1 or 2 in the low bits.
+            let low = *code & 0b0001_0001;
+            *code = low | (low ^ 0b0001_0001) << 1 | pattern;
         }
         for (direction, weight) in mixing.iter_mut().enumerate() {
             *weight *= self.direction_scale(set, direction) as f32;

@@ -7,7 +7,7 @@
 //! token to token, as the subject of a text does, and so do the neurons that listen to it.
 
 /// Angle a position, of the pairs that take part.
-const FREQUENCIES: std::ops::RangeInclusive<f32> = 0.008..=0.15;
+const FREQUENCIES: std::ops::RangeInclusive<f32> = 0.004..=0.06;
 /// Score at distance zero; at large distances it is near zero, and softmax leaves next to nothing.
 const SCORE: f64 = 12.0;
 /// Deviation of the noise of a score that comes from the key, and of as much from the query: how
