@@ -34,7 +34,9 @@ pub fn choose_size(folder: &Path, asked: Option<u64>) -> Result<u64> {
     let space = statvfs(folder)
         .map_err(std::io::Error::from)
         .with_context(|| format!("cannot examine {name}"))?;
-    let free_bytes = space.blocks_available().saturating_mul(space.fragment_size());
+    let free_bytes = space
+        .blocks_available()
+        .saturating_mul(space.fragment_size());
     let (size_bytes, need_bytes) = match asked {
         Some(bytes) if bytes < SIZE_MIN_BYTES => bail!(
             "a test file of {bytes} bytes says little, {SIZE_MIN_BYTES} is the least (--size)"
