@@ -47,12 +47,10 @@ fn refused(arguments: &[&str], status: i32) -> String {
     text
 }
 
-/// The least memory that `plan` names when it is offered next to none.
-fn least_bytes(image: &str) -> u64 {
-    let text = refused(
-        &["plan", "--image", image, "--memory", "1K", "--ctx", "32"],
-        1,
-    );
+/// The least memory that `plan` names when it is offered next to none, for some lanes.
+fn least_bytes(image: &str, lanes: &str) -> u64 {
+    let common = ["plan", "--image", image, "--memory", "1K", "--ctx", "32"];
+    let text = refused(&[&common[..], &["--lanes", lanes]].concat(), 1);
     let before = text.split(" is the least").next().unwrap();
     before.rsplit(' ').next().unwrap().parse().unwrap()
 }
@@ -62,10 +60,11 @@ fn the_table_adds_up_to_the_byte() {
     let folder = tempfile::tempdir().unwrap();
     let image = image(folder.path());
     let image = image.to_str().unwrap();
-    let least = least_bytes(image);
+    let least = least_bytes(image, "2");
     for memory_bytes in [least, least + 123_457, 64 << 20] {
         let memory = memory_bytes.to_string();
         let common = ["plan", "--image", image, "--memory", &memory, "--ctx", "32"];
+        let common = [&common[..], &["--lanes", "2"]].concat();
         let plan = json(&[&common[..], &["--json"]].concat());
         let budget = plan["budget"].as_object().unwrap();
         let sum: u64 = budget.values().map(|bytes| bytes.as_u64().unwrap()).sum();
@@ -110,9 +109,10 @@ fn what_is_planned_to_be_read_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let image = image(folder.path());
     let image = image.to_str().unwrap();
-    let least = least_bytes(image);
+    let least = least_bytes(image, "2");
     let mut last = f64::INFINITY;
-    for memory_bytes in [least, least + 100_000, least + 200_000] {
+    // A chunk of this image is a quarter of a MiB, and it has two and a bit.
+    for memory_bytes in [least, least + 300_000, least + 540_000] {
         let memory = memory_bytes.to_string();
         let common = [
             "--image", image, "--memory", &memory, "--ctx", "32", "--json",
@@ -148,7 +148,7 @@ fn a_profile_is_used_and_named_or_refused() {
     let file = ProfileFile::new(&profile).text().unwrap();
     std::fs::write(&path, &file).unwrap();
     let (image, name) = (image.to_str().unwrap(), path.to_str().unwrap());
-    let memory = least_bytes(image).to_string();
+    let memory = least_bytes(image, "4").to_string();
     let common = [
         "plan", "--image", image, "--memory", &memory, "--ctx", "32", "--json",
     ];

@@ -21,7 +21,8 @@ pub struct DeviceProfile {
     pub flash: FlashProfile,
     /// The lanes, the one that owns the flash queue first.
     pub lanes: Vec<LaneProfile, LANES_MAX>,
-    /// Bytes a second that 1, 2, … lanes together read from memory; as many as lanes.
+    /// Bytes a second that 1, 2, … lanes together read from memory with the decode kernels; as many
+    /// as lanes.
     pub dram_bytes_per_s: Vec<f64, LANES_MAX>,
     /// What a fork-join over 1, 2, … lanes adds to its work; as many as lanes.
     pub join_ns: Vec<f64, LANES_MAX>,

@@ -93,7 +93,7 @@ impl Reader {
 
     /// Makes reads for so many seconds, at least `load.depth` of them.
     pub fn run(&mut self, load: Load, seconds: f64) -> Result<Sample> {
-        let (cpu_start, start) = (cpu_seconds()?, Instant::now());
+        let (cpu_start, start) = (cpu_seconds(UsageWho::RUSAGE_SELF)?, Instant::now());
         let (mut submitted, mut sample) = (0, Sample::default());
         for _ in 0..load.depth {
             let Some(buf) = self.buffers.pop() else {
@@ -122,7 +122,7 @@ impl Reader {
             self.flash.flush();
         }
         sample.seconds = start.elapsed().as_secs_f64();
-        sample.cpu_seconds = cpu_seconds()? - cpu_start;
+        sample.cpu_seconds = cpu_seconds(UsageWho::RUSAGE_SELF)? - cpu_start;
         sample.bytes = sample.reads * load.block_bytes as u64;
         Ok(sample)
     }
@@ -145,9 +145,9 @@ impl Reader {
     }
 }
 
-/// CPU time of this process so far, all threads.
-fn cpu_seconds() -> Result<f64> {
-    let usage = getrusage(UsageWho::RUSAGE_SELF)
+/// CPU time of this process or thread so far.
+pub fn cpu_seconds(who: UsageWho) -> Result<f64> {
+    let usage = getrusage(who)
         .map_err(|errno| anyhow!("the system does not tell CPU time: {}", errno.desc()))?;
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     Ok(micros as f64 / 1e6)

@@ -6,9 +6,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
+use nix::sys::resource::UsageWho;
 use tessera_hal::Cores;
 use tessera_hal::linux::{LaneOptions, Lanes, Pin, Region, memory_limit_bytes, pin_here};
 use tessera_kernels::{Activations, GROUP, Kernels, NeuronRows, Rows, WeightType};
+
+use super::flash::cpu_seconds;
 
 /// Columns of the rows that are computed, a usual width of a model.
 const COLS: usize = 2048;
@@ -65,23 +68,23 @@ pub struct LaneSpeed {
 
 /// Measures one core, alone.
 pub fn lane_speed(weights: &Weights, core: u16, seconds: f64) -> Result<LaneSpeed> {
-    let measure = || {
+    let measure = || -> Result<LaneSpeed> {
         let pin = pin_here(core);
-        let cached = rows_bytes_per_s(&weights.0[..CACHED_BYTES], seconds / 2.0);
+        let cached = rows_bytes_per_s(&weights.0[..CACHED_BYTES], seconds / 2.0)?;
         let multiply_adds_a_byte = COLS as f64 / TYPE.row_bytes(COLS) as f64;
-        LaneSpeed {
+        Ok(LaneSpeed {
             core: (pin == Pin::Core(core)).then_some(core),
             multiply_adds_per_s: (cached * multiply_adds_a_byte).round(),
-            rows_bytes_per_s: rows_bytes_per_s(&weights.0, seconds / 2.0).round(),
-        }
+            rows_bytes_per_s: rows_bytes_per_s(&weights.0, seconds / 2.0)?.round(),
+        })
     };
     thread::scope(|scope| scope.spawn(measure).join())
-        .map_err(|_| anyhow!("measuring core {core} went wrong"))
+        .map_err(|_| anyhow!("measuring core {core} went wrong"))?
 }
 
 /// Bytes a second at which the decode kernels go through `weights`, as through the gate rows, up
 /// rows and down columns of neurons.
-fn rows_bytes_per_s(weights: &[u8], seconds: f64) -> f64 {
+fn rows_bytes_per_s(weights: &[u8], seconds: f64) -> Result<f64> {
     let kernels = Kernels::best();
     let (code_bytes, row_bytes) = (TYPE.code_bytes(COLS), TYPE.row_bytes(COLS));
     let x: Vec<f32> = (0..COLS).map(|i| (i % 17) as f32 / 8.0 - 1.0).collect();
@@ -91,65 +94,53 @@ fn rows_bytes_per_s(weights: &[u8], seconds: f64) -> f64 {
     let mut scratch = vec![0u8; Kernels::scratch_bytes(COLS, 1)];
     let (mut out, mut sum) = ([0f32; GROUP], vec![0f32; COLS]);
     let group_bytes = GROUP * row_bytes;
+    // As in the engine, each call asks memory for what the next one needs.
     let mut group = |index: usize, group: &[u8], next: &[u8]| {
         let (codes, scales) = group.split_at(GROUP * code_bytes);
         let rows = Rows::new(TYPE, GROUP, COLS, codes, scales);
         if index % 3 < 2 {
-            return (kernels.matvec)(&rows, &x, &mut out);
+            return (kernels.matvec)(&rows.then(next), &x, &mut out);
         }
         let mut columns = NeuronRows::new(TYPE, COLS);
         columns.extend(&rows);
-        columns.then(next); // As the engine does.
+        columns.then(next);
         (kernels.down_group)(&columns, &[0.5; GROUP], &mut sum, &mut scratch);
     };
-    let (mut done, start) = (0, Instant::now());
+    let (mut done, start, core_start) = (0, Instant::now(), cpu_seconds(UsageWho::RUSAGE_THREAD)?);
     loop {
         for (index, bytes) in weights.chunks_exact(group_bytes).enumerate() {
             let next = &weights[(index + 1) * group_bytes..];
-            group(done, bytes, &next[..next.len().min(GROUP * code_bytes)]);
+            group(done, bytes, &next[..next.len().min(group_bytes)]);
             done += 1;
             // A look at the clock costs more than nothing.
             if done % 64 == 0 && start.elapsed().as_secs_f64() > seconds {
                 black_box((&out, &sum));
-                return (done * group_bytes) as f64 / start.elapsed().as_secs_f64();
+                // The time that the thread had its core: others may have wanted it too.
+                let core_seconds = cpu_seconds(UsageWho::RUSAGE_THREAD)? - core_start;
+                return Ok((done * group_bytes) as f64 / core_seconds.max(seconds / 100.0));
             }
         }
     }
 }
 
-/// Bytes a second that one lane on each of `cores` reads, all together, doing nothing else.
+/// Bytes a second that one lane on each of `cores` reads, all together, with the decode kernels:
+/// what they do not reach is no use to a token.
 pub fn dram_bytes_per_s(weights: &Weights, cores: &[u16], seconds: f64) -> Result<f64> {
     let barrier = Barrier::new(cores.len());
     let read = |lane: usize| {
         pin_here(cores[lane]);
         let share = weights.share(lane, cores.len());
         barrier.wait();
-        let (mut bytes, start) = (0, Instant::now());
-        let mut sums = [0u64; 16];
-        loop {
-            for piece in share.chunks(1 << 20) {
-                for line in piece.as_chunks::<128>().0 {
-                    for (sum, word) in sums.iter_mut().zip(line.as_chunks().0) {
-                        *sum = sum.wrapping_add(u64::from_le_bytes(*word));
-                    }
-                }
-                bytes += piece.len();
-                let passed = start.elapsed().as_secs_f64();
-                if passed > seconds {
-                    black_box(sums);
-                    return bytes as f64 / passed;
-                }
-            }
-        }
+        rows_bytes_per_s(share, seconds)
     };
     let read = &read;
-    let rates: Option<Vec<f64>> = thread::scope(|scope| {
+    let rates: Option<Result<Vec<f64>>> = thread::scope(|scope| {
         let lanes: Vec<_> = (0..cores.len())
             .map(|lane| scope.spawn(move || read(lane)))
             .collect();
         lanes.into_iter().map(|lane| lane.join().ok()).collect()
     });
-    let rates = rates.ok_or_else(|| anyhow!("measuring memory went wrong"))?;
+    let rates = rates.ok_or_else(|| anyhow!("measuring memory went wrong"))??;
     Ok(rates.iter().sum::<f64>().round())
 }
 

@@ -126,7 +126,7 @@ fn what_is_wrong_is_said_with_place_value_and_what_is_allowed() {
             ["multiply_adds_per_s[0] is 0", "from 1000000"],
         ),
         ("[[lanes]]", "[[lines]]", ["line ", "lines"]),
-        ("version = 1", "version = [", ["line 1", ""]),
+        ("version = 1", "version = [", ["line ", "comma"]),
     ] {
         let text = refusal(from, to);
         assert!(parts.iter().all(|part| text.contains(part)), "{to}: {text}");

@@ -18,8 +18,8 @@ fn weights(map: &MatrixMap) -> f64 {
 /// What a token at position `pos` asks for when `image` runs by `plan`.
 ///
 /// Weights that are not resident are read in chunks, each once; of a mixture, the share of the
-/// experts that a token uses. Bytes that come from flash cross memory twice: the device writes
-/// them, lanes read them. The embedding's row is a read that nothing overlaps.
+/// experts that a token uses. Lanes read what comes from flash twice: to check it, and to compute
+/// with it. The embedding's row is a read that nothing overlaps.
 pub fn dense_demand(image: &Image<'_>, plan: &Plan, profile: &DeviceProfile, pos: usize) -> Demand {
     let (shape, sizes) = (image.shape(), &plan.sizes);
     let expert_share = match shape.n_experts {

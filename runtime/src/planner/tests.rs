@@ -82,7 +82,7 @@ fn limits(memory_bytes: u64) -> SearchLimits {
 fn the_slowest_part_is_the_bound() {
     let profile = profile();
     let demand = Demand {
-        flash_sequential_bytes: 1.7e9,
+        flash_sequential_bytes: 1.7e9 * STREAM_SHARE,
         dram_bytes: 1.5e9,
         multiply_adds: 1e9,
         ..Demand::default()
