@@ -9,6 +9,7 @@ use tessera_runtime::format::{Image, SectionKind, VERSION};
 
 use crate::budget::{BudgetOptions, BudgetTable, budget_table};
 use crate::image_file::{ImageError, ImageFile};
+use crate::profile::{self, SectionReport};
 use crate::summary::{KindSummary, Table, kinds};
 
 /// Why an image cannot be shown.
@@ -37,12 +38,13 @@ pub struct Inspection {
     head: Vec<u8>,
     kinds: Vec<KindSummary>,
     budget: Option<BudgetTable>,
+    calibration: Vec<SectionReport>,
 }
 
-/// Reads the head of an image; nothing else of it is read.
+/// Reads the head of an image, and its statistics and predictors; nothing else of it is read.
 ///
 /// # Errors
-/// [`InspectError`]: no image, or a budget that is too small.
+/// [`InspectError`]: no image, a damaged one, or a budget that is too small.
 pub fn inspect(path: &Path, budget: Option<BudgetOptions>) -> Result<Inspection, InspectError> {
     let file = ImageFile::open(path).map_err(InspectError::Image)?;
     let image = file.image();
@@ -54,6 +56,7 @@ pub fn inspect(path: &Path, budget: Option<BudgetOptions>) -> Result<Inspection,
         head: file.head().to_vec(),
         kinds: kinds(&image),
         budget,
+        calibration: SectionReport::read(&file).map_err(InspectError::Image)?,
     })
 }
 
@@ -98,6 +101,10 @@ impl Inspection {
             "padding_bytes".into(),
             (superblock.image_bytes - data).into(),
         );
+        if !self.calibration.is_empty() {
+            let sections = self.calibration.iter().map(SectionReport::json);
+            all.insert("calibration".into(), sections.collect());
+        }
         if let Some(budget) = &self.budget {
             all.extend(budget.json());
         }
@@ -241,6 +248,10 @@ impl fmt::Display for Inspection {
             superblock.eos_tokens()
         )?;
         write!(f, "{}", Table(&self.kinds, superblock.image_bytes))?;
+        if !self.calibration.is_empty() {
+            let table = profile::Table(&self.calibration, s.n_experts);
+            write!(f, "\n\n{table}")?;
+        }
         match &self.budget {
             Some(budget) => write!(f, "\n\n{budget}"),
             None => Ok(()),

@@ -103,7 +103,8 @@ struct PackArgs {
 
 /// Show what is in an image, and how it would use so much memory.
 ///
-/// Only the first bytes of the image are read; use verify to check all of it.
+/// Of the image only the first bytes, statistics and predictors are read; use verify to check all
+/// of it.
 #[derive(Debug, Args)]
 struct InspectArgs {
     /// The image.

@@ -36,7 +36,7 @@ use tessera_runtime::format::{FfnMap, Image};
 use tessera_runtime::shape::Shape;
 
 pub use error::ProfileError;
-pub use report::{ProfileReport, SectionReport};
+pub use report::{ProfileReport, SectionReport, Table};
 pub use text::Text;
 pub use trace::MAGIC as TRACE_MAGIC;
 

@@ -82,6 +82,15 @@ fn pack_calibrate_is_pack_and_profile() {
     let read = |name: &str| Loaded::new(&here.join(name)).bytes;
     assert!(read("c.image") == read("e.image"));
     assert!(!here.join("c.image.uncalibrated").exists());
+    let (code, table, err) = tool(here, &["inspect", "c.image"]);
+    assert_eq!(code, Some(0), "{err}");
+    let (rows, _) = out.rsplit_once("image ").unwrap();
+    let (_, rows) = rows.split_once("layer expert").unwrap();
+    assert!(table.contains(rows.trim_end()), "{table}");
+    let (_, json, _) = tool(here, &["inspect", "c.image", "--json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["calibration"][1]["layer"], 1);
+    assert!(json["calibration"][0]["predictor_recall"].as_f64().unwrap() > 0.98);
     let (code, out, _) = tool(here, &["verify", "c.image", "--against", "model"]);
     assert_eq!(code, Some(0), "{out}");
     assert_eq!(tool(here, &["profile", "d.image", "-o", "f"]).0, Some(2));
