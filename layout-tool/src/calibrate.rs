@@ -39,8 +39,8 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "SHARE", default_value_t = RECALL_DEFAULT)]
     recall: f32,
 
-    /// SiLU and GELU models: share of the feed-forward output's energy that the thresholds below
-    /// which neurons may be skipped are allowed to lose.
+    /// SiLU and GELU models: share of a token's feed-forward energy, in the mean over the text,
+    /// that the neurons below a layer's threshold may carry.
     #[arg(long, value_name = "SHARE", default_value_t = LOSS_DEFAULT)]
     loss: f64,
 

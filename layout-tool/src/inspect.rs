@@ -9,6 +9,7 @@ use tessera_runtime::format::{Image, SectionKind, VERSION};
 
 use crate::budget::{BudgetOptions, BudgetTable, budget_table};
 use crate::image_file::{ImageError, ImageFile};
+use crate::profile::{self, SectionReport};
 use crate::sparsity::{Sparsity, SparsityError, sparsity};
 use crate::summary::{KindSummary, Table, kinds};
 
@@ -42,6 +43,7 @@ pub struct Inspection {
     kinds: Vec<KindSummary>,
     sparsity: Sparsity,
     budget: Option<BudgetTable>,
+    calibration: Vec<SectionReport>,
 }
 
 /// Reads the head of an image, its predictors and its statistics; nothing else of it is read.
@@ -60,6 +62,7 @@ pub fn inspect(path: &Path, budget: Option<BudgetOptions>) -> Result<Inspection,
         kinds: kinds(&image),
         sparsity: sparsity(&file).map_err(InspectError::Sparsity)?,
         budget,
+        calibration: SectionReport::read(&file).map_err(InspectError::Image)?,
     })
 }
 
@@ -105,6 +108,10 @@ impl Inspection {
             (superblock.image_bytes - data).into(),
         );
         all.extend(self.sparsity.json());
+        if !self.calibration.is_empty() {
+            let sections = self.calibration.iter().map(SectionReport::json);
+            all.insert("calibration".into(), sections.collect());
+        }
         if let Some(budget) = &self.budget {
             all.extend(budget.json());
         }
@@ -250,6 +257,10 @@ impl fmt::Display for Inspection {
         write!(f, "{}", Table(&self.kinds, superblock.image_bytes))?;
         if self.sparsity != Sparsity::default() {
             write!(f, "\n\n{}", self.sparsity)?;
+        }
+        if !self.calibration.is_empty() {
+            let table = profile::Table(&self.calibration, s.n_experts);
+            write!(f, "\n\n{table}")?;
         }
         match &self.budget {
             Some(budget) => write!(f, "\n\n{budget}"),

@@ -274,15 +274,11 @@ fn run_pack(args: PackArgs) -> Result<(), String> {
     let target = options.target.clone();
     if args.calibrate.is_some() {
         check_target(Some(&options.source), &target, options.force).map_err(|e| e.to_string())?;
-        options.target = calibrate::uncalibrated(&target);
+        // What an interrupted run left there is packed over.
+        (options.target, options.force) = (calibrate::uncalibrated(&target), true);
     }
-    let packed_over = args.calibrate.is_some() || options.force;
-    let pack_options = PackOptions {
-        force: packed_over,
-        ..options.clone()
-    };
     let bar = progress::Bar::new("packing", args.progress);
-    let report = pack(&pack_options, &|done, all| bar.set(done, all));
+    let report = pack(&options, &|done, all| bar.set(done, all));
     bar.clear();
     let report = report.map_err(|error| error.to_string())?;
     for note in &report.notes {
@@ -292,7 +288,11 @@ fn run_pack(args: PackArgs) -> Result<(), String> {
     let Some(text) = &args.calibrate else {
         return Ok(());
     };
-    options.target = target;
+    options = PackOptions {
+        target,
+        force: args.force,
+        ..options
+    };
     print(&calibrate::after_pack(&options, text, args.progress)?)
 }
 

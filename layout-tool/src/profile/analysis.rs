@@ -1,9 +1,7 @@
 //! From the activity of a section to its order, statistics and predictor.
 
 use tessera_kernels::{Rows, dequantize_row};
-use tessera_runtime::format::{
-    BundleParts, FfnMap, PredictorLayout, Quality, Statistics, StatisticsSource,
-};
+use tessera_runtime::format::{BundleParts, FfnMap, Statistics, StatisticsSource};
 
 use super::activity::Activity;
 use super::curve::misses;
@@ -96,23 +94,9 @@ impl Found {
 
     /// What of it is shown.
     pub fn report(&self, layer: usize, expert: usize, dim: usize) -> SectionReport {
-        let neurons = self.order.len();
-        let statistics = Statistics::new_checked(&self.statistics, neurons);
-        let (tokens, threshold, active_share) = statistics.map_or((0, 0.0, 0.0), |s| {
-            (s.tokens(), s.threshold(), s.threshold_share())
-        });
-        let predictor = self.predictor.as_ref().and_then(|bytes| {
-            let layout = PredictorLayout::parse(bytes, dim, neurons).ok()?;
-            Some((layout.rank, Quality::of(bytes), bytes.len()))
-        });
-        SectionReport {
-            layer,
-            expert,
-            tokens,
-            active_share,
-            threshold,
-            predictor,
-        }
+        let sizes = (dim, self.order.len());
+        let predictor = self.predictor.as_deref();
+        SectionReport::new((layer, expert), sizes, &self.statistics, predictor)
     }
 }
 

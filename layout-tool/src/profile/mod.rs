@@ -36,7 +36,7 @@ use tessera_runtime::format::{FfnMap, Image};
 use tessera_runtime::shape::Shape;
 
 pub use error::ProfileError;
-pub use report::{ProfileReport, SectionReport};
+pub use report::{ProfileReport, SectionReport, Table};
 pub use text::Text;
 pub use trace::MAGIC as TRACE_MAGIC;
 
@@ -56,7 +56,7 @@ const CHUNK_TOKENS: usize = 512;
 pub const TOKENS_DEFAULT: usize = 8192;
 /// Recall of predictors unless another is asked for.
 pub const RECALL_DEFAULT: f32 = 0.99;
-/// Share of the output's energy that thresholds may lose unless another is asked for.
+/// Share of a token's energy that thresholds may lose unless another is asked for.
 pub const LOSS_DEFAULT: f64 = 0.01;
 
 /// What to profile, with what, and where to.
@@ -72,7 +72,7 @@ pub struct ProfileOptions {
     pub tokens: usize,
     /// Share of the activations' magnitude that predictors find.
     pub recall: f32,
-    /// Share of the feed-forward output's energy that thresholds lose.
+    /// Share of a token's feed-forward energy that thresholds lose, in the mean.
     pub loss: f64,
     /// Fit predictors for models that are not made sparse by ReLU, too.
     pub predictors: bool,

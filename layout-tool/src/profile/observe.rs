@@ -49,6 +49,8 @@ struct State {
     hidden: Vec<f32>,
     acted: Vec<f32>,
     ones: Vec<f32>,
+    /// Magnitude and energy (neurons, tokens) of the neurons seen of the current section.
+    energies: Vec<(f32, f32)>,
 }
 
 /// Watches a session and keeps what it sees.
@@ -78,6 +80,7 @@ impl Recorder {
                 hidden: Vec::new(),
                 acted: Vec::new(),
                 ones: Vec::new(),
+                energies: Vec::new(),
             }),
         }
     }
@@ -92,6 +95,7 @@ impl Recorder {
         self.with(|state| {
             (state.begun, state.held_from) = (begun as u32, held_from as u32);
             state.routed.clear();
+            state.energies.clear();
         });
     }
 
@@ -124,6 +128,29 @@ impl Recorder {
 }
 
 impl Chunk {
+    /// Adds each neuron's share of its token's energy to the histogram.
+    fn count_energies(&mut self, energies: &[(f32, f32)], tokens: usize) {
+        // Tokens are of no interest here.
+        self.tokens.clear();
+        self.masses.clear();
+        let Some(histogram) = &mut self.histogram else {
+            return;
+        };
+        let mut totals = vec![0.0; tokens];
+        for row in energies.chunks_exact(tokens) {
+            for (total, (_, energy)) in totals.iter_mut().zip(row) {
+                *total += f64::from(*energy);
+            }
+        }
+        for row in energies.chunks_exact(tokens) {
+            for (total, (magnitude, energy)) in totals.iter().zip(row) {
+                if *total > 0.0 {
+                    histogram.add(*magnitude, f64::from(*energy) / total);
+                }
+            }
+        }
+    }
+
     fn store(&self, bytes: &mut Vec<u8>) {
         bytes.extend((self.tokens.len() as u32).to_le_bytes());
         for word in self.tokens.iter().chain(&self.bits) {
@@ -197,15 +224,14 @@ impl Observer for Recorder {
             let chunk = &mut state.sections[section];
             match &state.watch {
                 Watch::Histograms(down) => {
-                    let Some(histogram) = &mut chunk.histogram else {
-                        return;
-                    };
                     for (at, (act, h)) in state.acted.iter().zip(&state.hidden).enumerate() {
-                        histogram.add(act.abs(), h * h * down[section][first + at / tokens]);
+                        let energy = h * h * down[section][first + at / tokens];
+                        state.energies.push((act.abs(), energy));
                     }
-                    // Tokens are of no interest here.
-                    chunk.tokens.clear();
-                    chunk.masses.clear();
+                    if state.energies.len() == tokens * self.shape.ffn_dim {
+                        chunk.count_energies(&state.energies, tokens);
+                        state.energies.clear();
+                    }
                 }
                 Watch::Activity { thresholds, inputs } => {
                     let before = chunk.tokens.len() - tokens;

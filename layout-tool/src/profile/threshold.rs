@@ -1,8 +1,11 @@
 //! The magnitude below which a neuron of a SiLU or GELU model may be skipped.
 //!
 //! As in CATS (2024) a neuron is skipped where `|act(gate)|` is below a threshold of its section.
-//! What that costs is measured, not guessed: each neuron carries `(h * |down|)^2` of the section's
-//! output, and the threshold is the largest for which the skipped ones carry a stated share.
+//! What that costs is measured, not guessed: each neuron carries the energy `(h * |down|)^2`, and
+//! the threshold is the largest for which the skipped ones carry a stated share of a token's
+//! energy, in the mean over all tokens. Tokens count alike, since a single one, an attention sink,
+//! can have more energy than all others together: in layer 11 of SmolLM2-135M a share of the sum
+//! would skip all neurons of all other tokens.
 
 /// Bins of a histogram over magnitudes: 64 an octave, from 2^-24 to 2^8.
 const BINS: usize = 32 * 64;
@@ -10,10 +13,10 @@ const BINS: usize = 32 * 64;
 const SHIFT: u32 = 17;
 /// The first bin's float, shifted.
 const LOW: u32 = (127 - 24) << 6;
-/// Energies are summed in this unit, as integers: sums do not depend on their order.
+/// Shares are summed in this unit, as integers: sums do not depend on their order.
 const UNIT: f64 = (1u128 << 64) as f64;
 
-/// Energy of neurons by the magnitude of `act(gate)`.
+/// Share of neurons in their tokens' energy by the magnitude of `act(gate)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
     energy: Vec<u128>,
@@ -30,10 +33,11 @@ impl Histogram {
         }
     }
 
-    /// Adds a neuron whose `|act(gate)|` is `magnitude` and which carries `energy`.
-    pub fn add(&mut self, magnitude: f32, energy: f32) {
+    /// Adds a neuron whose `|act(gate)|` is `magnitude` and which carries `share` of its token's
+    /// energy.
+    pub fn add(&mut self, magnitude: f32, share: f64) {
         let bin = (magnitude.to_bits() >> SHIFT).saturating_sub(LOW);
-        let energy = (f64::from(energy) * UNIT) as u128;
+        let energy = (share * UNIT) as u128;
         let sum = &mut self.energy[(bin as usize).min(BINS - 1)];
         *sum = sum.saturating_add(energy);
     }
@@ -83,7 +87,9 @@ mod tests {
             })
             .collect();
         let mut histogram = Histogram::new();
-        values.iter().for_each(|&(m, e)| histogram.add(m, e));
+        values
+            .iter()
+            .for_each(|&(m, e)| histogram.add(m, f64::from(e)));
         let mut bytes = Vec::new();
         histogram.clone().store(&mut bytes);
         assert_eq!(bytes.len(), Histogram::BYTES);
