@@ -14,7 +14,7 @@ use crate::engine::{EngineOptions, Io, Kv};
 /// Runs language models that are larger than the memory they may use.
 ///
 /// Without a command: fetches a small model, packs it, and lets it answer a question within less
-/// memory than its file takes.
+/// memory than its file takes; offline, continues a text with a smaller one of its own.
 #[derive(Debug, Parser)]
 #[command(name = "tessera", version, max_term_width = 100)]
 pub struct Cli {

@@ -51,6 +51,9 @@ fn download(folder: &Path, path: &Path) -> Result<()> {
             "download",
             "--no-deps",
             "--disable-pip-version-check",
+            // Without a network it takes long enough to find out.
+            "--retries",
+            "1",
             "-d",
         ])
         .arg(folder)

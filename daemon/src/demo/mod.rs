@@ -1,9 +1,11 @@
 //! The demonstration: `tessera` without arguments.
 //!
 //! Fetches a small real model, packs it, and lets it answer a question within less than half of
-//! the memory that its file takes.
+//! the memory that its file takes. Where it can't be fetched, a smaller one that the program
+//! carries continues a text instead.
 
 mod fetch;
+mod offline;
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -25,15 +27,19 @@ const TOKENS: usize = 120;
 /// Runs the demonstration.
 pub fn run() -> Result<()> {
     let cache = cache_folder()?;
-    let model = fetch::smollm2(&cache)?;
-    let image = pack_once(&model, &cache)?;
-    let file_bytes = fetch::FILE_BYTES;
-    eprintln!(
-        "Running it within {:.1} MiB, {:.0} % of the model file's {:.1} MiB.\n",
-        MEMORY_BYTES as f64 / (1 << 20) as f64,
-        100.0 * MEMORY_BYTES as f64 / file_bytes as f64,
-        file_bytes as f64 / (1 << 20) as f64,
-    );
+    match fetch::smollm2(&cache) {
+        Ok(model) => answer(&model, &cache),
+        Err(error) => {
+            eprintln!("{error:#}.\nSo a smaller model runs, which this program carries.");
+            offline::run(&cache)
+        }
+    }
+}
+
+/// Lets SmolLM2 answer the question.
+fn answer(model: &Path, cache: &Path) -> Result<()> {
+    let image = pack_once(model, cache)?;
+    announce(MEMORY_BYTES, "model file", fetch::FILE_BYTES);
     let opened = OpenImage::open(&image)?;
     let options = EngineOptions {
         memory_bytes: Some(MEMORY_BYTES),
@@ -47,11 +53,7 @@ pub fn run() -> Result<()> {
     };
     let mut talk = Conversation::start(&opened, &options, None, &generate)?;
     writeln!(stdout(), "> {QUESTION}\n")?;
-    talk.say(QUESTION, &mut |text| {
-        let mut out = stdout().lock();
-        out.write_all(text.as_bytes())?;
-        Ok(out.flush()?)
-    })?;
+    talk.say(QUESTION, &mut print)?;
     writeln!(stdout(), "\n")?;
     eprintln!("{}; {}", talk.report.io, talk.report.lanes);
     talk.recorder.metrics(&talk.session, &talk.report).print();
@@ -88,8 +90,14 @@ fn pack_once(model: &Path, cache: &Path) -> Result<PathBuf> {
         eprintln!("The image is there: {}", image.display());
         return Ok(image);
     }
+    pack_to(model, &image)?;
+    Ok(image)
+}
+
+/// Packs the model, with a progress bar.
+fn pack_to(model: &Path, image: &Path) -> Result<()> {
     eprintln!("Packing {} for sequential flash access", model.display());
-    let mut options = PackOptions::new(model, &image);
+    let mut options = PackOptions::new(model, image);
     options.force = true;
     let bar = ProgressBar::new(0);
     let style = "packing {bar:32} {bytes}/{total_bytes} {bytes_per_sec}";
@@ -100,5 +108,23 @@ fn pack_once(model: &Path, cache: &Path) -> Result<PathBuf> {
     })
     .map_err(|error| anyhow!("cannot pack {}: {error}", model.display()))?;
     bar.finish_and_clear();
-    Ok(image)
+    Ok(())
+}
+
+/// Says what the budget is beside a file.
+fn announce(memory_bytes: u64, file: &str, file_bytes: u64) {
+    let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
+    eprintln!(
+        "Running it within {:.1} MiB, {:.0} % of the {file}'s {:.1} MiB.\n",
+        mib(memory_bytes),
+        100.0 * memory_bytes as f64 / file_bytes as f64,
+        mib(file_bytes),
+    );
+}
+
+/// Prints a piece of the model's text at once.
+fn print(text: &str) -> Result<()> {
+    let mut out = stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
 }

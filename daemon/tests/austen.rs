@@ -1,0 +1,93 @@
+//! The model that the program carries: Jane Austen's manner in four million weights.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use layout_tool::pack::{PackOptions, pack};
+use tempfile::TempDir;
+
+/// Prompts and the tokens that follow them, as the scalar kernels give them.
+const GREEDY: &str = include_str!("data/austen/greedy.out");
+/// The beginning of a chapter that the model was not trained on.
+const HELD_OUT: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/data/austen/held-out.txt"
+);
+/// Perplexity of that text by PyTorch, with the weights that the model file holds.
+const PYTORCH_PERPLEXITY: f64 = 40.4909;
+
+fn image() -> (TempDir, PathBuf) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout-tool/model/austen.gguf");
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("austen.image");
+    pack(&PackOptions::new(&source, &target), &|_, _| {}).unwrap();
+    (folder, target)
+}
+
+fn tessera(command: &mut Command) -> (String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.stdin(Stdio::null()).output().unwrap();
+    let stderr = String::from_utf8(stderr).unwrap();
+    assert!(status.success(), "{stderr}");
+    (String::from_utf8(stdout).unwrap(), stderr)
+}
+
+fn command(name: &str, image: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tessera"));
+    command.args([name, "--lanes", "2", "--image"]).arg(image);
+    command
+}
+
+#[test]
+fn the_demonstration_runs_without_python_and_network() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tessera"));
+    command
+        .env("PATH", folder.path())
+        .env("TESSERA_CACHE", folder.path());
+    let (text, messages) = tessera(&mut command);
+    assert!(text.starts_with("Once upon a time"), "{text}");
+    assert!(text.len() > 300, "{text}");
+    assert!(
+        messages.contains("cannot run python3") && messages.contains("a smaller model"),
+        "{messages}"
+    );
+    let repeated = tessera(&mut command);
+    assert_eq!(repeated.0, text);
+}
+
+#[test]
+fn greedy_tokens_are_those_of_the_snapshot_at_any_budget() {
+    let (_folder, image) = image();
+    let mut found = String::new();
+    for line in GREEDY.lines() {
+        let (prompt, tokens) = line.split_once('\t').unwrap();
+        for memory in ["2M", "64M"] {
+            let mut command = command("run", &image);
+            command.args(["--ctx", "256", "--max-tokens", "48", "--print-ids"]);
+            command.args(["--memory", memory, "--prompt", prompt]);
+            let (ids, _) = tessera(&mut command);
+            if memory == "64M" {
+                found.push_str(&format!("{prompt}\t{ids}"));
+            } else {
+                assert_eq!(ids.trim_end(), tokens, "{prompt} within {memory}");
+            }
+        }
+    }
+    assert_eq!(found, GREEDY);
+}
+
+#[test]
+fn perplexity_is_that_of_pytorch() {
+    let (_folder, image) = image();
+    let mut command = command("perplexity", &image);
+    command.args(["--ctx", "256", "--json", "--file", HELD_OUT]);
+    let (json, _) = tessera(&mut command);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let perplexity = json["perplexity"].as_f64().unwrap();
+    let ratio = perplexity / PYTORCH_PERPLEXITY;
+    assert!((0.99..1.01).contains(&ratio), "{perplexity}");
+}
