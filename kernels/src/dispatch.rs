@@ -89,6 +89,21 @@ pub struct Kernels {
     pub to_f16: fn(x: &[f32], out: &mut [u16]),
     /// CRC-32C (Castagnoli), continuing from `crc` (0 to begin); same convention as RFC 3720.
     pub crc32c: fn(crc: u32, bytes: &[u8]) -> u32,
+
+    /// For the benchmark: `rounds` rounds of this table's multiply-adds in registers. Returns how
+    /// many they were.
+    #[doc(hidden)]
+    pub ceiling: fn(of: Arithmetic, rounds: usize) -> usize,
+}
+
+/// What [`Kernels::ceiling`] multiplies.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// 8-bit integers, summed in integers.
+    Bytes,
+    /// f32, products and sums rounded separately.
+    Floats,
 }
 
 impl Kernels {

@@ -131,6 +131,8 @@ pub mod view;
 
 pub use activation::Activation;
 pub use block::{BLOCK, GROUP, SUPER_BLOCK, WeightType};
+#[doc(hidden)]
+pub use dispatch::Arithmetic;
 pub use dispatch::{Kernels, QUANTIZE_SCRATCH_BYTES};
 pub use pack::{pack_codes, unpack_codes};
 pub use quantize::{Loss, SuperScales, dequantize_row, quantize_row};

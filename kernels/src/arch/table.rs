@@ -12,7 +12,7 @@ macro_rules! table {
         use crate::arch::generic;
         use crate::attention::{Queries, Segment};
         use crate::block::WeightType;
-        use crate::dispatch::Kernels;
+        use crate::dispatch::{Arithmetic, Kernels};
         use crate::quantize::Loss;
         use crate::view::{Activations, NeuronRows, Rows};
 
@@ -32,6 +32,7 @@ macro_rules! table {
             gated,
             to_f16,
             crc32c: $crc32c,
+            ceiling,
         };
 
         crate::arch::table::entries! {
@@ -74,6 +75,8 @@ macro_rules! table {
             fn gated(act: Activation, gate: &mut [f32], up: &[f32])
                 = generic::gated::gated::<narrow>;
             fn to_f16(x: &[f32], out: &mut [u16]) = generic::float::to_f16::<narrow>;
+            fn ceiling(of: Arithmetic, rounds: usize) -> usize
+                = generic::ceiling::ceiling::<wide>;
         }
     };
 }
