@@ -81,6 +81,16 @@ pub struct Kernels {
 
     /// `out_i = (x_i * (1 / sqrt(mean + eps))) * weight_i`, `mean = dot(x, x) / len`.
     pub rmsnorm: fn(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]),
+    /// [`Kernels::rmsnorm`] and [`Kernels::quantize`] of what it gives, in one pass after the mean.
+    pub rmsnorm_quantize: fn(
+        x: &[f32],
+        weight: &[f32],
+        eps: f32,
+        out: &mut [f32],
+        q: &mut [i8],
+        scales: &mut [f32],
+        sums: &mut [i32],
+    ),
     /// In place: `e_i = exp(x_i - max)`, then `e_i * (1 / sum)`, the sum in the order of `dot`.
     pub softmax: fn(x: &mut [f32]),
     /// `h_i = act(gate_i) * up_i` (see [`crate::activation::Activation`]), in place of `gate`.

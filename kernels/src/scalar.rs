@@ -25,6 +25,10 @@ pub(crate) const TABLE: Kernels = Kernels {
     attend: attend::attend,
     to_q8,
     rmsnorm,
+    rmsnorm_quantize: |x, weight, eps, out, q, scales, sums| {
+        rmsnorm(x, weight, eps, out);
+        quantize(out, q, scales, sums);
+    },
     softmax,
     gated,
     to_f16,

@@ -1,7 +1,7 @@
 //! Gate, up and down of single neurons as they lie in an image: bundles of whole pages, of one
 //! neuron each.
 
-use tessera_kernels::{Activation, GROUP, Kernels, NeuronRows, Rows, WeightType};
+use tessera_kernels::{Activation, GROUP, Kernels, NeuronRows, Rows, Soon, WeightType};
 
 use crate::memory::{Memory, Work};
 
@@ -24,13 +24,12 @@ const BUNDLE_BYTES: usize = 8192;
 const CODES: usize = TY.code_bytes(COLS);
 const SCALES: usize = TY.scale_bytes(COLS);
 
-/// Codes and scales of row `which` (gate, up, down) of a bundle.
-fn row(bundle: &[u8], which: usize) -> (&[u8], &[u8]) {
+/// Rows `which` (gate, up, down) of a group's bundles.
+fn rows(group: &[u8], which: usize) -> Rows<'_> {
     let codes = [0, 4096, 4096 + CODES][which];
-    (
-        &bundle[codes..][..CODES],
-        &bundle[CODES + which * SCALES..][..SCALES],
-    )
+    let scales = CODES + which * SCALES;
+    let (codes, scales) = (&group[codes..], &group[scales..]);
+    Rows::spread(TY, GROUP, COLS, codes, scales, 1, BUNDLE_BYTES)
 }
 
 impl Case {
@@ -39,42 +38,49 @@ impl Case {
         format!("{name:11} neurons {what:8} {:5} 8 KiB x {COLS}", TY.name())
     }
 
-    /// A closure that does some more work and returns all work so far.
+    /// A closure that does some more work and returns all work so far. As in the engine each
+    /// product asks for what the next one reads.
     pub fn runner<'m>(&self, memory: &'m Memory) -> Box<dyn FnMut() -> Work + 'm> {
         let &Case { kernels, what } = self;
         let groups = memory.weights.len() / BUNDLE_BYTES / GROUP;
-        let rows = if what == "all" { 3 } else { 1 };
+        let bytes = move |index: usize| {
+            let at = index % groups * GROUP * BUNDLE_BYTES;
+            &memory.weights[at..][..GROUP * BUNDLE_BYTES]
+        };
+        let part = CODES + SCALES;
+        let x = memory.inputs(1, COLS);
         let mut scratch = vec![0u8; Kernels::scratch_bytes(COLS, 1)];
         let (mut acc, mut done) = (vec![0f32; COLS], 0);
         let (mut gate, mut up) = ([0f32; GROUP], [0f32; GROUP]);
         Box::new(move || {
-            let x = memory.inputs(1, COLS);
-            let at = done % groups * GROUP * BUNDLE_BYTES;
-            let group = &memory.weights[at..][..GROUP * BUNDLE_BYTES];
-            if what != "down" {
-                for (n, bundle) in group.chunks(BUNDLE_BYTES).enumerate() {
-                    let (codes, scales) = row(bundle, 0);
-                    (kernels.matvec)(&Rows::new(TY, 1, COLS, codes, scales), &x, &mut gate[n..=n]);
-                    if what == "all" {
-                        let (codes, scales) = row(bundle, 1);
-                        let rows = Rows::new(TY, 1, COLS, codes, scales);
-                        (kernels.matvec)(&rows, &x, &mut up[n..=n]);
-                    }
+            let group = bytes(done);
+            let next = bytes(done + 1);
+            let soon = |bytes, len| Soon::stretches(bytes, BUNDLE_BYTES, len);
+            let mut down = NeuronRows::new(TY, COLS);
+            down.extend(&rows(group, 2));
+            match what {
+                "gate" => {
+                    let rows = rows(group, 0).then(soon(next, part));
+                    (kernels.matvec)(&rows, &x, &mut gate);
                 }
-                (kernels.gated)(Activation::Silu, &mut gate, &up);
+                "down" => down.then(soon(&next[4096 + CODES..], CODES)),
+                _ => {
+                    let gate_rows = rows(group, 0).then(soon(&group[4096..], CODES));
+                    (kernels.matvec)(&gate_rows, &x, &mut gate);
+                    let up_rows = rows(group, 1).then(soon(&group[4096 + CODES..], CODES));
+                    (kernels.matvec)(&up_rows, &x, &mut up);
+                    (kernels.gated)(Activation::Silu, &mut gate, &up);
+                    down.then(soon(next, CODES + 3 * SCALES));
+                }
             }
             if what != "gate" {
-                let mut rows = NeuronRows::new(TY, COLS);
-                for bundle in group.chunks(BUNDLE_BYTES) {
-                    let (codes, scales) = row(bundle, 2);
-                    rows.push(codes, scales);
-                }
-                (kernels.down_group)(&rows, &memory.floats[..GROUP], &mut acc, &mut scratch);
+                (kernels.down_group)(&down, &memory.floats[..GROUP], &mut acc, &mut scratch);
             }
             done += 1;
+            let matrices = if what == "all" { 3 } else { 1 };
             Work {
-                bytes: done * GROUP * rows * (CODES + SCALES),
-                macs: done * GROUP * rows * COLS,
+                bytes: done * GROUP * matrices * part,
+                macs: done * GROUP * matrices * COLS,
             }
         })
     }
