@@ -81,6 +81,16 @@ pub struct Kernels {
 
     /// `out_i = (x_i * (1 / sqrt(mean + eps))) * weight_i`, `mean = dot(x, x) / len`.
     pub rmsnorm: fn(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]),
+    /// [`Kernels::rmsnorm`] and [`Kernels::quantize`] of what it gives, in one pass after the mean.
+    pub rmsnorm_quantize: fn(
+        x: &[f32],
+        weight: &[f32],
+        eps: f32,
+        out: &mut [f32],
+        q: &mut [i8],
+        scales: &mut [f32],
+        sums: &mut [i32],
+    ),
     /// In place: `e_i = exp(x_i - max)`, then `e_i * (1 / sum)`, the sum in the order of `dot`.
     pub softmax: fn(x: &mut [f32]),
     /// `h_i = act(gate_i) * up_i` (see [`crate::activation::Activation`]), in place of `gate`.
@@ -89,6 +99,21 @@ pub struct Kernels {
     pub to_f16: fn(x: &[f32], out: &mut [u16]),
     /// CRC-32C (Castagnoli), continuing from `crc` (0 to begin); same convention as RFC 3720.
     pub crc32c: fn(crc: u32, bytes: &[u8]) -> u32,
+
+    /// For the benchmark: `rounds` rounds of this table's multiply-adds in registers. Returns how
+    /// many they were.
+    #[doc(hidden)]
+    pub ceiling: fn(of: Arithmetic, rounds: usize) -> usize,
+}
+
+/// What [`Kernels::ceiling`] multiplies.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// 8-bit integers, summed in integers.
+    Bytes,
+    /// f32, products and sums rounded separately.
+    Floats,
 }
 
 impl Kernels {

@@ -123,6 +123,7 @@ pub mod math;
 pub mod pack;
 pub mod quantize;
 mod scalar;
+mod soon;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -131,7 +132,10 @@ pub mod view;
 
 pub use activation::Activation;
 pub use block::{BLOCK, GROUP, SUPER_BLOCK, WeightType};
+#[doc(hidden)]
+pub use dispatch::Arithmetic;
 pub use dispatch::{Kernels, QUANTIZE_SCRATCH_BYTES};
 pub use pack::{pack_codes, unpack_codes};
 pub use quantize::{Loss, SuperScales, dequantize_row, quantize_row};
+pub use soon::Soon;
 pub use view::{Activations, NeuronRows, Rows};

@@ -197,6 +197,16 @@ fn tables_have_their_names() {
 }
 
 #[test]
+fn ceilings_count_their_work() {
+    for kernels in Kernels::available() {
+        for of in [crate::Arithmetic::Bytes, crate::Arithmetic::Floats] {
+            let [one, ten] = [1, 10].map(|rounds| (kernels.ceiling)(of, rounds));
+            assert!(one > 0 && ten == 10 * one, "{} {of:?}", kernels.name);
+        }
+    }
+}
+
+#[test]
 fn crc_of_known_vectors() {
     for kernels in Kernels::available() {
         assert_eq!(

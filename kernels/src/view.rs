@@ -1,8 +1,9 @@
 //! Borrowed views of weights and activations: shapes that were checked once, at the door.
 
 use crate::block::{BLOCK, GROUP, WeightType};
+use crate::soon::Soon;
 
-/// Consecutive rows of one matrix: W (rows, cols).
+/// Rows of one matrix: W (rows, cols).
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a> {
     ty: WeightType,
@@ -10,7 +11,11 @@ pub struct Rows<'a> {
     rows: usize,
     codes: &'a [u8],
     scales: &'a [u8],
-    ahead: &'a [u8],
+    /// Rows that follow each other directly, as a power of two.
+    run_shift: u32,
+    /// From one such run to the next.
+    stride_bytes: usize,
+    soon: Soon<'a>,
 }
 
 impl<'a> Rows<'a> {
@@ -38,24 +43,69 @@ impl<'a> Rows<'a> {
             rows,
             codes,
             scales,
-            ahead: &[],
+            run_shift: usize::BITS - 1,
+            stride_bytes: 0,
+            soon: Soon::default(),
         }
     }
 
-    /// The same rows; a product of them also asks memory for `next`, which will be needed
+    /// Rows in runs of `run_rows` that follow each other; a run's codes begin `stride_bytes` after
+    /// those of the run before, and its scales likewise. `codes` and `scales` begin with the first
+    /// row's, and reach to the last one's or further.
+    ///
+    /// # Panics
+    /// If `run_rows` is not a power of two that divides `rows`, or a length does not fit.
+    #[inline]
+    pub fn spread(
+        ty: WeightType,
+        rows: usize,
+        cols: usize,
+        codes: &'a [u8],
+        scales: &'a [u8],
+        run_rows: usize,
+        stride_bytes: usize,
+    ) -> Self {
+        assert!(
+            cols.is_multiple_of(ty.cols_multiple()),
+            "{cols} columns of {ty:?}"
+        );
+        assert!(run_rows.is_power_of_two(), "runs of {run_rows} rows");
+        assert!(
+            rows.is_multiple_of(run_rows),
+            "{rows} in runs of {run_rows}"
+        );
+        if let Some(last) = (rows / run_rows).checked_sub(1) {
+            let end = |row_bytes| last * stride_bytes + run_rows * row_bytes;
+            let (code_end, scale_end) = (end(ty.code_bytes(cols)), end(ty.scale_bytes(cols)));
+            assert!(codes.len() >= code_end, "{} of {code_end}", codes.len());
+            assert!(scales.len() >= scale_end, "{} of {scale_end}", scales.len());
+        }
+        Rows {
+            ty,
+            cols,
+            rows,
+            codes,
+            scales,
+            run_shift: run_rows.ilog2(),
+            stride_bytes,
+            soon: Soon::default(),
+        }
+    }
+
+    /// The same rows; a product of them also asks memory for `soon`, which will be needed
     /// afterwards, instead of for what follows the rows.
     #[inline]
-    pub fn then(self, next: &'a [u8]) -> Self {
+    pub fn then(self, soon: impl Into<Soon<'a>>) -> Self {
         Rows {
-            ahead: next,
+            soon: soon.into(),
             ..self
         }
     }
 
-    /// What is asked for while these rows are computed; empty: what follows them.
+    /// What is asked for while these rows are computed; nothing: what follows them.
     #[inline]
-    pub fn ahead(&self) -> &'a [u8] {
-        self.ahead
+    pub fn soon(&self) -> Soon<'a> {
+        self.soon
     }
 
     /// Type of the weights.
@@ -80,27 +130,43 @@ impl<'a> Rows<'a> {
     #[inline]
     pub fn codes(&self, row: usize) -> &'a [u8] {
         let bytes = self.ty.code_bytes(self.cols);
-        &self.codes[row * bytes..][..bytes]
+        &self.codes[self.place(row, bytes)..][..bytes]
     }
 
     /// Scales of row `row`.
     #[inline]
     pub fn scales(&self, row: usize) -> &'a [u8] {
         let bytes = self.ty.scale_bytes(self.cols);
-        &self.scales[row * bytes..][..bytes]
+        &self.scales[self.place(row, bytes)..][..bytes]
+    }
+
+    /// Where row `row` begins, if a row has `bytes` bytes.
+    #[inline]
+    fn place(&self, row: usize, bytes: usize) -> usize {
+        let run = row >> self.run_shift;
+        run * self.stride_bytes + (row - (run << self.run_shift)) * bytes
+    }
+
+    /// True if there is one run only.
+    #[inline]
+    pub(crate) fn follow_each_other(&self) -> bool {
+        self.rows >> self.run_shift <= 1
     }
 
     /// Rows `start..start + rows`.
+    ///
+    /// # Panics
+    /// If they are not there, or `start` is within a run of a [`Rows::spread`].
     #[inline]
     pub fn slice(&self, start: usize, rows: usize) -> Rows<'a> {
-        let (code, scale) = (
-            self.ty.code_bytes(self.cols),
-            self.ty.scale_bytes(self.cols),
-        );
+        assert!(start <= self.rows && rows <= self.rows - start);
+        let run = 1 << self.run_shift;
+        assert!(self.rows <= run || start.is_multiple_of(run));
+        let from = |bytes| self.place(start, bytes);
         Rows {
             rows,
-            codes: &self.codes[start * code..(start + rows) * code],
-            scales: &self.scales[start * scale..(start + rows) * scale],
+            codes: &self.codes[from(self.ty.code_bytes(self.cols))..],
+            scales: &self.scales[from(self.ty.scale_bytes(self.cols))..],
             ..*self
         }
     }
@@ -176,7 +242,7 @@ pub struct NeuronRows<'a> {
     len: usize,
     codes: [&'a [u8]; GROUP],
     scales: [&'a [u8]; GROUP],
-    ahead: &'a [u8],
+    soon: Soon<'a>,
 }
 
 impl<'a> NeuronRows<'a> {
@@ -193,20 +259,20 @@ impl<'a> NeuronRows<'a> {
             len: 0,
             codes: [&[]; GROUP],
             scales: [&[]; GROUP],
-            ahead: &[],
+            soon: Soon::default(),
         }
     }
 
-    /// Asks memory for `next`, which will be needed afterwards, while these are computed.
+    /// Asks memory for `soon`, which will be needed afterwards, while these are computed.
     #[inline]
-    pub fn then(&mut self, next: &'a [u8]) {
-        self.ahead = next;
+    pub fn then(&mut self, soon: impl Into<Soon<'a>>) {
+        self.soon = soon.into();
     }
 
-    /// What is asked for while these neurons are computed; empty: what follows them.
+    /// What is asked for while these neurons are computed; nothing: what follows them.
     #[inline]
-    pub fn ahead(&self) -> &'a [u8] {
-        self.ahead
+    pub fn soon(&self) -> Soon<'a> {
+        self.soon
     }
 
     /// Adds one neuron.
@@ -229,16 +295,19 @@ impl<'a> NeuronRows<'a> {
         assert_eq!((rows.ty(), rows.cols()), (self.ty, self.cols));
         let len = self.len + rows.rows();
         assert!(len <= GROUP, "a group has {GROUP} neurons");
-        let codes = rows
-            .codes
-            .chunks_exact(rows.ty.code_bytes(rows.cols).max(1));
-        for (slot, codes) in self.codes[self.len..len].iter_mut().zip(codes) {
-            *slot = codes;
-        }
-        let scale_bytes = rows.ty.scale_bytes(rows.cols);
-        if scale_bytes > 0 {
-            let scales = rows.scales.chunks_exact(scale_bytes);
-            for (slot, scales) in self.scales[self.len..len].iter_mut().zip(scales) {
+        let run_rows = rows.rows.min(1 << rows.run_shift);
+        for first in (0..rows.rows).step_by(run_rows.max(1)) {
+            let slots = self.len + first..self.len + first + run_rows;
+            let of = |bytes: &'a [u8], row_bytes: usize| {
+                let run = &bytes[rows.place(first, row_bytes)..][..run_rows * row_bytes];
+                run.chunks_exact(row_bytes.max(1))
+            };
+            let codes = of(rows.codes, rows.ty.code_bytes(rows.cols));
+            for (slot, codes) in self.codes[slots.clone()].iter_mut().zip(codes) {
+                *slot = codes;
+            }
+            let scales = of(rows.scales, rows.ty.scale_bytes(rows.cols));
+            for (slot, scales) in self.scales[slots].iter_mut().zip(scales) {
                 *slot = scales;
             }
         }

@@ -6,7 +6,7 @@ use core::ops::Range;
 
 use tessera_kernels::{Activation, Activations, GROUP, Kernels, NeuronRows, Rows};
 
-use crate::format::{BundleReader, FfnMap};
+use crate::format::FfnMap;
 use crate::weights::Ready;
 use crate::work::Lane;
 
@@ -44,8 +44,8 @@ impl<'a> Clusters<'a> {
         lane: &mut Lane<'_>,
         partial: &mut [f32],
     ) {
-        let (layout, parts) = (&self.map.bundle, self.map.bundle.parts());
-        let (k, tokens, reader) = (layout.neurons, self.x.tokens(), layout.reader());
+        let (layout, tokens) = (&self.map.bundle, self.x.tokens());
+        let reader = layout.reader();
         let (gate, up) = lane.floats.split_at_mut(GROUP * tokens);
         let up = &mut up[..GROUP * tokens];
         let mut groups = self
@@ -54,33 +54,20 @@ impl<'a> Clusters<'a> {
             .peekable();
         partial.fill(0.0);
         while let Some(group) = groups.next() {
-            let mut bundles = group.chunks_exact(layout.bytes()).peekable();
-            let first = &group[..layout.bytes()];
-            let outs = gate
-                .chunks_exact_mut(k * tokens)
-                .zip(up.chunks_exact_mut(k * tokens));
-            for (gate, up) in outs {
-                let Some(bytes) = bundles.next() else { break };
-                let rows = reader.view(bytes);
-                let after = match bundles.peek() {
-                    Some(next) => &next[parts.first.clone()],
-                    None => &first[parts.down_codes.clone()],
-                };
-                let gate_rows = rows.gate.then(&bytes[parts.up_codes.clone()]);
-                self.product(&gate_rows, gate, lane.bytes);
-                self.product(&rows.up.then(after), up, lane.bytes);
-            }
+            let rows = reader.view(group);
+            let gate_rows = rows.gate.then(reader.up_codes(group));
+            self.product(&gate_rows, gate, lane.bytes);
+            let up_rows = rows.up.then(reader.down_codes(group));
+            self.product(&up_rows, up, lane.bytes);
             (self.kernels.gated)(self.activation, gate, up);
-            let mut rows = NeuronRows::new(layout.down, layout.dim);
-            let alive = keep_alive(&reader, k, tokens, group, gate, &mut rows);
+            let mut down = NeuronRows::new(layout.down, layout.dim);
+            let alive = keep_alive(&rows.down, tokens, gate, &mut down);
             let next = groups
                 .peek()
                 .copied()
-                .or_else(|| next.map(|neuron| self.bytes(neuron..neuron + k)));
-            if let Some(next) = next {
-                rows.then(&next[parts.first.clone()]);
-            }
-            self.down(&rows, &gate[..alive * tokens], partial, lane.bytes);
+                .or_else(|| next.map(|neuron| self.bytes(neuron..neuron + GROUP)));
+            down.then(reader.firsts(next.unwrap_or(&[])));
+            self.down(&down, &gate[..alive * tokens], partial, lane.bytes);
         }
     }
 
@@ -108,34 +95,23 @@ impl<'a> Clusters<'a> {
 /// Takes the neurons of a group that are alive for any token: their down columns to `rows`, their
 /// hidden values (neurons, tokens) to the front of `hidden`. Returns how many they are.
 fn keep_alive<'a>(
-    reader: &BundleReader,
-    k: usize,
+    down: &Rows<'a>,
     tokens: usize,
-    group: &'a [u8],
     hidden: &mut [f32],
     rows: &mut NeuronRows<'a>,
 ) -> usize {
+    let hidden = &mut hidden[..down.rows() * tokens];
+    if hidden.iter().all(|&h| h != 0.0) {
+        rows.extend(down);
+        return down.rows();
+    }
     let mut alive = 0;
-    let bundle_bytes = group.len() / (GROUP / k);
-    for (index, bundle) in group.chunks_exact(bundle_bytes).enumerate() {
-        let first = index * k * tokens;
-        let values = &hidden[first..][..k * tokens];
-        if values.iter().all(|&h| h == 0.0) {
-            continue;
-        }
-        let down = reader.view(bundle).down;
-        if alive == index * k && values.iter().all(|&h| h != 0.0) {
-            rows.extend(&down);
-            alive += k;
-            continue;
-        }
-        for neuron in 0..k {
-            let from = first + neuron * tokens..first + (neuron + 1) * tokens;
-            if hidden[from.clone()].iter().any(|&h| h != 0.0) {
-                rows.push(down.codes(neuron), down.scales(neuron));
-                hidden.copy_within(from, alive * tokens);
-                alive += 1;
-            }
+    for neuron in 0..down.rows() {
+        let values = neuron * tokens..(neuron + 1) * tokens;
+        if hidden[values.clone()].iter().any(|&h| h != 0.0) {
+            rows.push(down.codes(neuron), down.scales(neuron));
+            hidden.copy_within(values, alive * tokens);
+            alive += 1;
         }
     }
     alive

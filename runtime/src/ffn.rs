@@ -342,9 +342,9 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
         gate: &mut [f32],
         up: &mut [f32],
     ) {
-        let (k, tokens) = (self.map.bundle.neurons, x.tokens());
+        let tokens = x.tokens();
         let (first_neuron, observer) = (neurons.start, self.machine.observer);
-        let per_job = (neurons.len() / k).div_ceil(JOBS_MAX) * k;
+        let per_job = (neurons.len() / GROUP).div_ceil(JOBS_MAX) * GROUP;
         let chunk = per_job * tokens;
         let mut jobs: heapless::Vec<_, JOBS_MAX> = gate
             .chunks_mut(chunk)
@@ -358,10 +358,10 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
                 let mut lane = lanes[lane].lock();
                 let first = neurons.start + *index * per_job;
                 let outs = gate
-                    .chunks_exact_mut(k * tokens)
-                    .zip(up.chunks_exact_mut(k * tokens));
-                for (bundle, (gate, up)) in outs.enumerate() {
-                    let parts = bundle_at(&map, ready, first + bundle * k);
+                    .chunks_exact_mut(GROUP * tokens)
+                    .zip(up.chunks_exact_mut(GROUP * tokens));
+                for (group, (gate, up)) in outs.enumerate() {
+                    let parts = group_at(&map, ready, first + group * GROUP);
                     (kernels.matmul)(&parts.gate, x, gate, lane.bytes);
                     (kernels.matmul)(&parts.up, x, up, lane.bytes);
                     if observer.is_none() {
@@ -409,9 +409,7 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
                         let first = cluster * shape.cluster_neurons;
                         for start in (first..first + shape.cluster_len(cluster)).step_by(GROUP) {
                             let mut rows = NeuronRows::new(map.bundle.down, shape.dim);
-                            for neuron in (start..start + GROUP).step_by(map.bundle.neurons) {
-                                rows.extend(&bundle_at(&map, ready, neuron).down);
-                            }
+                            rows.extend(&group_at(&map, ready, start).down);
                             let h = &hidden[(start - first_neuron) * tokens..][..GROUP * tokens];
                             let cols = cols.clone();
                             (kernels.down_group_many)(&rows, cols, tokens, h, partial, lane.bytes);
@@ -428,8 +426,8 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
 /// Outputs of a strip of down sums are a multiple of this, but for the last ones.
 const STRIP: usize = 64;
 
-/// The bundle whose first neuron is `neuron`.
-fn bundle_at<'r>(map: &FfnMap, ready: &'r Ready<'_>, neuron: usize) -> BundleParts<'r> {
+/// The group whose first neuron is `neuron`.
+fn group_at<'r>(map: &FfnMap, ready: &'r Ready<'_>, neuron: usize) -> BundleParts<'r> {
     map.bundle
-        .view(ready.bytes(map.bundle_offset(neuron), map.bundle.bytes()))
+        .view(ready.bytes(map.bundle_offset(neuron), map.run_bytes(GROUP)))
 }

@@ -106,11 +106,8 @@ impl<'m, F: Flash<'m>> Model<'m, F> {
         let weight = &self.vectors[VectorsLayout::new(&shape).output_norm()];
         let (x, dim, eps) = (&*self.work.x, shape.dim, shape.rms_eps);
         let (cores, kernels) = (machine.cores, machine.kernels);
-        self.work
-            .inputs
-            .fill_rows(cores, kernels, rows, dim, &|row, out| {
-                (kernels.rmsnorm)(&x[(first + row) * dim..][..dim], weight, eps, out);
-            });
+        let x = &x[first * dim..][..rows * dim];
+        self.work.inputs.norm_rows(cores, kernels, x, weight, eps);
         let head = self.weights.image.lm_head();
         let x = self.work.inputs.view(rows, shape.dim);
         let logits = &mut self.work.logits[..shape.vocab_size * rows];
@@ -128,11 +125,8 @@ impl<'m, F: Flash<'m>> Model<'m, F> {
         let shape = self.weights.image.shape();
         let (dim, eps, weight) = (shape.dim, shape.rms_eps, &self.vectors[weight]);
         let (x, cores, kernels) = (&*self.work.x, machine.cores, machine.kernels);
-        self.work
-            .inputs
-            .fill_rows(cores, kernels, tokens, dim, &|t, out| {
-                (kernels.rmsnorm)(&x[t * dim..(t + 1) * dim], weight, eps, out);
-            });
+        let x = &x[..tokens * dim];
+        self.work.inputs.norm_rows(cores, kernels, x, weight, eps);
     }
 
     /// Adds `work.sum` (dim, tokens) to the residual stream (tokens, dim).

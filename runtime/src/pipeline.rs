@@ -119,6 +119,11 @@ impl Pipeline {
         }
     }
 
+    /// From now on clusters do not wait for each other.
+    pub fn overlap(&mut self) {
+        self.overlaps = true;
+    }
+
     /// True if a cluster may still have to read before it gets to `stage`.
     fn reads_before(&self, stage: Stage) -> bool {
         let before = |other: &Stage| match other {

@@ -54,6 +54,14 @@ pub struct Inputs<'m> {
     sums: &'m mut [i32],
 }
 
+/// One token's inputs; without codes where blocks are not whole.
+struct Row<'a> {
+    x: &'a mut [f32],
+    q: &'a mut [i8],
+    scales: &'a mut [f32],
+    sums: &'a mut [i32],
+}
+
 impl<'m> Inputs<'m> {
     pub fn take(arena: &mut Arena<'m>, tokens: usize, wide: usize) -> Result<Self, OutOfMemory> {
         let blocks = tokens * wide.div_ceil(BLOCK);
@@ -75,37 +83,73 @@ impl<'m> Inputs<'m> {
         cols: usize,
         fill: &(dyn Fn(usize, &mut [f32]) + Sync),
     ) {
+        self.rows(cores, tokens, cols, &|t, row| {
+            fill(t, row.x);
+            if row.q.len() == cols {
+                (kernels.quantize)(row.x, row.q, row.scales, row.sums);
+            }
+        });
+    }
+
+    /// The rows of `x` (tokens, cols), normed and rounded.
+    pub fn norm_rows<C: Cores>(
+        &mut self,
+        cores: &C,
+        kernels: &Kernels,
+        x: &[f32],
+        weight: &[f32],
+        eps: f32,
+    ) {
+        let cols = weight.len();
+        self.rows(cores, x.len() / cols, cols, &|t, row| {
+            let x = &x[t * cols..][..cols];
+            if row.q.len() == cols {
+                let (q, scales, sums) = (row.q, row.scales, row.sums);
+                (kernels.rmsnorm_quantize)(x, weight, eps, row.x, q, scales, sums);
+            } else {
+                (kernels.rmsnorm)(x, weight, eps, row.x);
+            }
+        });
+    }
+
+    /// `visit(t, row)` for each token, on some lane.
+    fn rows<C: Cores>(
+        &mut self,
+        cores: &C,
+        tokens: usize,
+        cols: usize,
+        visit: &(dyn Fn(usize, Row<'_>) + Sync),
+    ) {
         let blocks = if cols.is_multiple_of(BLOCK) {
             cols / BLOCK
         } else {
             0
         };
-        let quantize = |x: &[f32], q: &mut [i8], scales: &mut [f32], sums: &mut [i32]| {
-            if blocks > 0 {
-                (kernels.quantize)(x, q, scales, sums);
-            }
-        };
-        let x = &mut self.x[..tokens * cols];
-        let q = &mut self.q[..tokens * cols];
-        let scales = &mut self.scales[..tokens * blocks.max(1)];
-        let sums = &mut self.sums[..tokens * blocks.max(1)];
-        if tokens == 1 {
-            fill(0, x);
-            return quantize(x, q, scales, sums);
-        }
         let per_job = tokens.div_ceil(JOBS_MAX);
-        let step = per_job * blocks.max(1);
-        let mut jobs: heapless::Vec<_, JOBS_MAX> = x
+        // Where blocks are not whole, the row is given none.
+        let (q_cols, step) = (blocks * BLOCK, per_job * blocks.max(1));
+        let mut jobs: heapless::Vec<_, JOBS_MAX> = self.x[..tokens * cols]
             .chunks_mut(per_job * cols)
-            .zip(q.chunks_mut(per_job * cols))
-            .zip(scales.chunks_mut(step).zip(sums.chunks_mut(step)))
+            .zip(self.q[..tokens * cols].chunks_mut(per_job * cols))
+            .zip(self.scales.chunks_mut(step).zip(self.sums.chunks_mut(step)))
             .enumerate()
             .collect();
-        cores.for_each(&mut jobs, &|_lane, (index, ((x, q), (scales, sums)))| {
+        let run = |index: usize, x: &mut [f32], q: &mut [i8], s: &mut [f32], t: &mut [i32]| {
             for (i, x) in x.chunks_exact_mut(cols).enumerate() {
-                fill(*index * per_job + i, x);
+                let row = Row {
+                    x,
+                    q: &mut q[i * q_cols..][..q_cols],
+                    scales: &mut s[i * blocks..][..blocks],
+                    sums: &mut t[i * blocks..][..blocks],
+                };
+                visit(index * per_job + i, row);
             }
-            quantize(x, q, scales, sums);
+        };
+        if let [(index, ((x, q), (scales, sums)))] = &mut *jobs {
+            return run(*index, x, q, scales, sums);
+        }
+        cores.for_each(&mut jobs, &|_lane, (index, ((x, q), (scales, sums)))| {
+            run(*index, x, q, scales, sums);
         });
     }
 

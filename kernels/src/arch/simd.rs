@@ -138,7 +138,7 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
     /// Asks for the cache line that holds the byte `ahead` of the start of `bytes`, which may lie
     /// past their end.
     fn prefetch(self, bytes: &[u8], ahead: usize);
-    /// The same, into the second cache where the instruction set tells them apart.
+    /// The same for what is needed later, into the second cache at least.
     fn prefetch_far(self, bytes: &[u8], ahead: usize);
     fn to_bytes(self, a: Self::V) -> [u8; 32];
     /// The same bits as bytes.
@@ -184,6 +184,22 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
         _c: &[[[u8; 4]; 8]; 8],
         _lanes: [usize; 2],
     ) -> Option<[[Self::Acc; 4]; 2]> {
+        None
+    }
+
+    /// The same for the two pairs of 4-bit codes at byte `at`, with coefficients
+    /// `c[quad][lane + b]`.
+    ///
+    /// # Safety
+    /// The pairs are there.
+    #[inline(always)]
+    unsafe fn line_sums(
+        self,
+        _rows: &[[&[u8]; 4]],
+        _at: usize,
+        _c: &[[[u8; 4]; 8]; 8],
+        _lane: usize,
+    ) -> Option<[[Self::Acc; 4]; 4]> {
         None
     }
 

@@ -12,7 +12,7 @@ macro_rules! table {
         use crate::arch::generic;
         use crate::attention::{Queries, Segment};
         use crate::block::WeightType;
-        use crate::dispatch::Kernels;
+        use crate::dispatch::{Arithmetic, Kernels};
         use crate::quantize::Loss;
         use crate::view::{Activations, NeuronRows, Rows};
 
@@ -28,10 +28,12 @@ macro_rules! table {
             attend,
             to_q8,
             rmsnorm,
+            rmsnorm_quantize,
             softmax,
             gated,
             to_f16,
             crc32c: $crc32c,
+            ceiling,
         };
 
         crate::arch::table::entries! {
@@ -70,10 +72,21 @@ macro_rules! table {
             fn to_q8(x: &[f32], codes: &mut [i8]) -> f32 = generic::float::to_q8::<narrow>;
             fn rmsnorm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32])
                 = generic::float::rmsnorm::<narrow>;
+            fn rmsnorm_quantize(
+                x: &[f32],
+                weight: &[f32],
+                eps: f32,
+                out: &mut [f32],
+                q: &mut [i8],
+                scales: &mut [f32],
+                sums: &mut [i32]
+            ) = generic::float::rmsnorm_quantize::<narrow>;
             fn softmax(x: &mut [f32]) = generic::gated::softmax::<narrow>;
             fn gated(act: Activation, gate: &mut [f32], up: &[f32])
                 = generic::gated::gated::<narrow>;
             fn to_f16(x: &[f32], out: &mut [u16]) = generic::float::to_f16::<narrow>;
+            fn ceiling(of: Arithmetic, rounds: usize) -> usize
+                = generic::ceiling::ceiling::<wide>;
         }
     };
 }

@@ -82,6 +82,18 @@ fn down_sums_refuse_what_does_not_fit() {
 
 #[test]
 fn views_refuse_what_does_not_fit() {
+    let spread = |rows, run_rows, bytes: usize| {
+        let codes = vec![0; bytes];
+        let ty = WeightType::Q4;
+        Rows::spread(ty, rows, 64, &codes, &codes[32..], run_rows, 128).rows()
+    };
+    assert_eq!(spread(2, 1, 128 + 36), 2);
+    for (rows, run_rows, bytes) in [(2, 1, 128 + 35), (3, 2, 1024), (3, 3, 1024)] {
+        refuses(&Kernels::SCALAR, || _ = spread(rows, run_rows, bytes));
+    }
+    refuses(&Kernels::SCALAR, || {
+        crate::Soon::stretches(&[0; 100], 50, 51);
+    });
     let k = Kernels::SCALAR;
     refuses(&k, || {
         Rows::new(WeightType::Q4, 1, 33, &[0; 32], &[0; 2]);

@@ -103,6 +103,42 @@ fn rmsnorm_agrees() {
 }
 
 #[test]
+fn rmsnorm_quantize_is_both_in_turn() {
+    let mut random = Random::new(38);
+    for (round, len) in [32, 64, 96, 576, 1536]
+        .into_iter()
+        .cycle()
+        .take(20)
+        .enumerate()
+    {
+        let (mut x, weight) = (random.floats(len), random.floats(len));
+        match round / 5 {
+            1 => x = wild(&mut random, len),
+            2 => x[len / 2] = f32::NAN,
+            3 => x[..32].fill(0.0),
+            _ => {}
+        }
+        let (mut want, mut q) = (vec![0.0; len], vec![0; len]);
+        let (mut scales, mut sums) = (vec![0.0; len / 32], vec![0; len / 32]);
+        (Kernels::SCALAR.rmsnorm)(&x, &weight, 1e-5, &mut want);
+        (Kernels::SCALAR.quantize)(&want, &mut q, &mut scales, &mut sums);
+        for kernels in Kernels::available() {
+            let (mut got, mut q2) = (vec![1.0; len], vec![1; len]);
+            let (mut s2, mut t2) = (vec![1.0; len / 32], vec![1; len / 32]);
+            (kernels.rmsnorm_quantize)(&x, &weight, 1e-5, &mut got, &mut q2, &mut s2, &mut t2);
+            assert_same(&got, &want, kernels.name);
+            assert_same(&s2, &scales, kernels.name);
+            assert_eq!(
+                (q2, t2),
+                (q.clone(), sums.clone()),
+                "{} {len}",
+                kernels.name
+            );
+        }
+    }
+}
+
+#[test]
 fn softmax_agrees_and_sums_to_one() {
     let mut random = Random::new(34);
     for len in [1, 7, 8, 9, 40, 333] {

@@ -1,6 +1,7 @@
 //! `matvec` and `matmul`.
 
 use super::*;
+use crate::Soon;
 
 fn matvec(kernels: &Kernels, w: &Rows<'_>, x: &Inputs) -> Vec<f32> {
     let mut out = vec![f32::NAN; w.rows()];
@@ -31,6 +32,44 @@ fn matvec_agrees() {
                     let what = format!("{} {ty:?} {rows}x{cols}", kernels.name);
                     assert_same(&matvec(&kernels, &w.view(), &x), &want, &what);
                 }
+            }
+        }
+    }
+}
+
+/// The bundles of `k` rows each that an image cuts a matrix into: codes and scales side by side.
+fn bundled(w: &Matrix, k: usize, stride: usize) -> Vec<u8> {
+    let mut bytes = vec![0x5a; w.rows / k * stride];
+    for (run, bytes) in bytes.chunks_exact_mut(stride).enumerate() {
+        let (code, scale) = (k * w.ty.code_bytes(w.cols), k * w.ty.scale_bytes(w.cols));
+        bytes[..code].copy_from_slice(&w.codes[run * code..][..code]);
+        bytes[code..][..scale].copy_from_slice(&w.scales[run * scale..][..scale]);
+    }
+    bytes
+}
+
+#[test]
+fn rows_may_be_spread_and_ask_for_others() {
+    let mut random = Random::new(17);
+    for ty in WeightType::ALL {
+        for (cols, rows, k) in [(32, 8, 1), (576, 12, 4), (256, 32, 2), (288, 32, 32)] {
+            let cols = cols_of(ty, cols);
+            let w = Matrix::random(&mut random, ty, rows, cols);
+            let stride = (k * ty.row_bytes(cols)).next_multiple_of(64) + 64;
+            let bytes = bundled(&w, k, stride);
+            let scales = &bytes[k * ty.code_bytes(cols)..];
+            let spread = Rows::spread(ty, rows, cols, &bytes, scales, k, stride);
+            let soon = Soon::stretches(&bytes, stride, stride - 64);
+            let x = Inputs::random(&mut random, 3, cols);
+            let one = Inputs::random(&mut random, 1, cols);
+            for kernels in Kernels::available() {
+                let what = format!("{} {ty:?} {rows}x{cols} in runs of {k}", kernels.name);
+                let want = matmul(&Kernels::SCALAR, &w.view(), &x);
+                assert_same(&matmul(&kernels, &spread.then(soon), &x), &want, &what);
+                let want = matvec(&Kernels::SCALAR, &w.view(), &one);
+                assert_same(&matvec(&kernels, &spread.then(soon), &one), &want, &what);
+                let part = spread.slice(rows - k, k);
+                assert_same(&matvec(&kernels, &part, &one), &want[rows - k..], &what);
             }
         }
     }

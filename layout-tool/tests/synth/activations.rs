@@ -144,7 +144,8 @@ fn frequencies_are_those_of_the_statistics() {
                     .clone()
                     .map(|neuron| statistics.frequency(batch, neuron));
                 let said = said.sum::<f32>() / ranks.len() as f32;
-                let near = (counted - said).abs() < 0.2 * said;
+                // Tokens in a row have much in common: 400 of them are few independent ones.
+                let near = (counted - said).abs() < 0.3 * said;
                 assert!(
                     near,
                     "layer {layer}, batch {batch}, {ranks:?}: {counted}, {said}"

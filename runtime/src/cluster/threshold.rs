@@ -21,21 +21,17 @@ impl Clusters<'_> {
         lane: &mut Lane<'_>,
         partial: &mut [f32],
     ) {
-        let (layout, parts) = (&self.map.bundle, self.map.bundle.parts());
-        let (k, tokens, reader) = (layout.neurons, self.x.tokens(), layout.reader());
+        let (layout, tokens) = (&self.map.bundle, self.x.tokens());
+        let (k, reader) = (layout.neurons, layout.reader());
         let (gate, rest) = lane.floats.split_at_mut(GROUP * tokens);
         let (up, levels) = rest.split_at_mut(GROUP * tokens);
         let levels = &mut levels[..GROUP * tokens];
         partial.fill(0.0);
-        for group in self.bytes(neurons).chunks_exact(self.map.run_bytes(GROUP)) {
-            let mut bundles = group.chunks_exact(layout.bytes()).peekable();
-            for out in gate.chunks_exact_mut(k * tokens) {
-                let Some(bytes) = bundles.next() else { break };
-                let next = bundles.peek().map(|next| &next[parts.first.clone()]);
-                let rows = reader.view(bytes).gate;
-                let rows = rows.then(next.unwrap_or(&group[parts.up_codes.clone()]));
-                self.product(&rows, out, lane.bytes);
-            }
+        let groups = self.bytes(neurons);
+        for group in groups.chunks_exact(self.map.run_bytes(GROUP)) {
+            let rows = reader.view(group);
+            let gate_rows = rows.gate.then(reader.up_codes(group));
+            self.product(&gate_rows, gate, lane.bytes);
             levels.copy_from_slice(gate);
             up.fill(1.0);
             (self.kernels.gated)(self.activation, levels, up);
@@ -59,9 +55,9 @@ impl Clusters<'_> {
             (self.kernels.gated)(self.activation, gate, up);
             lane.active += u64::from(needed.count_ones());
             lane.all += GROUP as u64;
-            let mut rows = NeuronRows::new(layout.down, layout.dim);
-            let alive = keep_alive(&reader, k, tokens, group, gate, &mut rows);
-            self.down(&rows, &gate[..alive * tokens], partial, lane.bytes);
+            let mut down = NeuronRows::new(layout.down, layout.dim);
+            let alive = keep_alive(&rows.down, tokens, gate, &mut down);
+            self.down(&down, &gate[..alive * tokens], partial, lane.bytes);
         }
     }
 }

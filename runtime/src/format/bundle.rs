@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use tessera_kernels::{Rows, WeightType};
+use tessera_kernels::{Rows, Soon, WeightType};
 
 use super::PAGE_BYTES;
 use super::checksum_of_offset;
@@ -68,31 +68,49 @@ struct Places {
 pub struct BundleReader {
     layout: BundleLayout,
     places: Places,
+    bytes: usize,
 }
 
 impl BundleReader {
-    /// The matrices' rows of a whole bundle.
+    /// The matrices' rows of a whole bundle, or of several that follow each other.
+    ///
+    /// # Panics
+    /// If these are not whole bundles.
     #[inline]
-    pub fn view<'a>(&self, bundle: &'a [u8]) -> BundleParts<'a> {
+    pub fn view<'a>(&self, bundles: &'a [u8]) -> BundleParts<'a> {
         let (layout, p) = (&self.layout, &self.places);
-        let rows = |ty, codes, scales| Rows::new(ty, layout.neurons, layout.dim, codes, scales);
+        assert!(bundles.len().is_multiple_of(self.bytes));
+        let neurons = bundles.len() / self.bytes * layout.neurons;
+        let rows = |ty, codes: usize, scales: usize| {
+            let (codes, scales) = (&bundles[codes..], &bundles[scales..]);
+            let (k, stride) = (layout.neurons, self.bytes);
+            Rows::spread(ty, neurons, layout.dim, codes, scales, k, stride)
+        };
         BundleParts {
-            gate: rows(
-                layout.gate,
-                &bundle[..p.gate_scales],
-                &bundle[p.gate_scales..p.up_scales],
-            ),
-            up: rows(
-                layout.up,
-                &bundle[p.up_codes..p.down_codes],
-                &bundle[p.up_scales..p.down_scales],
-            ),
-            down: rows(
-                layout.down,
-                &bundle[p.down_codes..p.down_codes_end],
-                &bundle[p.down_scales..p.down_scales_end],
-            ),
+            gate: rows(layout.gate, 0, p.gate_scales),
+            up: rows(layout.up, p.up_codes, p.up_scales),
+            down: rows(layout.down, p.down_codes, p.down_scales),
         }
+    }
+
+    /// The first parts of `bundles`, which follow each other, without what fills them up.
+    #[inline]
+    pub fn firsts<'a>(&self, bundles: &'a [u8]) -> Soon<'a> {
+        Soon::stretches(bundles, self.bytes, self.places.down_scales_end)
+    }
+
+    /// Their codes of the up rows.
+    #[inline]
+    pub fn up_codes<'a>(&self, bundles: &'a [u8]) -> Soon<'a> {
+        let (start, end) = (self.places.up_codes, self.places.down_codes);
+        Soon::stretches(&bundles[start..], self.bytes, end - start)
+    }
+
+    /// Their codes of the down columns.
+    #[inline]
+    pub fn down_codes<'a>(&self, bundles: &'a [u8]) -> Soon<'a> {
+        let (start, end) = (self.places.down_codes, self.places.down_codes_end);
+        Soon::stretches(&bundles[start..], self.bytes, end - start)
     }
 }
 
@@ -154,6 +172,7 @@ impl BundleLayout {
         BundleReader {
             layout: *self,
             places: self.places(),
+            bytes: self.bytes(),
         }
     }
 

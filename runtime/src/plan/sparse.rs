@@ -76,6 +76,8 @@ impl Draft<'_> {
         let (predictor_bytes, rank) = predictor_sizes(image)?;
         let bundles = sections(image).map(|(layer, expert)| image.ffn(layer, expert).bundle);
         let slot_bytes = bundles.map(|bundle: BundleLayout| bundle.bytes()).max()?;
+        // Without bundles a neuron takes two commands at once.
+        let reads_min = 1 + usize::from(options.without.bundles);
         let run = (COLD_READ_BYTES / slot_bytes).clamp(1, COLD_RUN_MAX);
         Some(SparseSizes {
             tokens: batch.min(FEW_TOKENS_MAX),
@@ -87,7 +89,7 @@ impl Draft<'_> {
                 n_slots,
                 slot_bytes,
                 policy: options.policy,
-                n_reads: options.reads.clamp(1, COLD_READS_MAX),
+                n_reads: options.reads.clamp(reads_min, COLD_READS_MAX),
                 read_bytes: run * slot_bytes,
                 gap: options.gap,
                 two_phase: options.two_phase || options.without.bundles,

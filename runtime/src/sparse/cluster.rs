@@ -143,7 +143,7 @@ impl<'a> Stages<'a> {
             next = next_needed(cluster, bundle + 1).map(|next| (next, self.hold(cluster, next)));
             let mut rows = reader.view(&bytes).gate;
             if let Some((_, next)) = &next {
-                rows = rows.then(&next[self.map.bundle.parts().first]);
+                rows = rows.then(reader.firsts(next));
             }
             let first = bundle * k;
             for run in runs(first..first + k, |neuron| cluster.masks[neuron] != 0) {
@@ -202,7 +202,7 @@ impl<'a> Stages<'a> {
         for (index, (bundle, bytes)) in held.iter().enumerate() {
             let mut rows = reader.view(bytes).up;
             if let Some((_, next)) = held.get(index + 1) {
-                rows = rows.then(&next[layout.parts().up_codes]);
+                rows = rows.then(reader.up_codes(next));
             }
             let first = bundle * k;
             for run in runs(first..first + k, |neuron| cluster.masks[neuron] != 0) {

@@ -293,7 +293,13 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
             return false;
         }
         let (slot, awaited) = match self.books.cache.acquire(name) {
-            Err(Full) => return false,
+            Err(Full) => {
+                // Where stages wait for each other, they may wait for slots of each other.
+                if !self.is_reading() && run.is_none() {
+                    self.pipeline.lock().overlap();
+                }
+                return false;
+            }
             Ok(Acquired::Present(slot)) => (slot, false),
             Ok(Acquired::Loading(slot)) => (slot, true),
             Ok(Acquired::Reserved(slot)) => {

@@ -96,3 +96,24 @@ pub(super) unsafe fn tile<const T: usize>(w: &[[u8; 32]; 8], a: [&[[u8; 4]; 8]; 
         dots
     }
 }
+
+/// See [`crate::Kernels::ceiling`]: `smmla` in registers.
+///
+/// # Safety
+/// The CPU has `i8mm`.
+#[inline(always)]
+pub(super) unsafe fn ceiling(rounds: usize) -> usize {
+    const SUMS: usize = 12;
+    // SAFETY: the caller's.
+    unsafe {
+        let (rows, tokens) = (vdupq_n_u8(1), vdupq_n_u8(2));
+        let mut sums = [vdupq_n_s32(0); SUMS];
+        for _ in 0..rounds {
+            for sum in &mut sums {
+                *sum = smmla(*sum, rows, tokens);
+            }
+        }
+        core::hint::black_box(sums);
+    }
+    rounds * SUMS * 2 * 2 * 8
+}

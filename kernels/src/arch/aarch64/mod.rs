@@ -62,16 +62,26 @@ mod neondot {
 
 /// As `neondot`, but for products of several tokens.
 mod neoni8mm {
+    use super::mmla;
     use super::neon::{Mmla, Neon};
     use crate::arch::generic;
-    use crate::dispatch::Kernels;
+    use crate::dispatch::{Arithmetic, Kernels};
     use crate::view::{Activations, Rows};
 
     pub(super) const TABLE: Kernels = Kernels {
         name: "neoni8mm",
         matmul,
+        ceiling,
         ..super::neondot::TABLE
     };
+
+    fn ceiling(of: Arithmetic, rounds: usize) -> usize {
+        match of {
+            // SAFETY: reached through `TABLE` only, whose owner saw the CPU's bits.
+            Arithmetic::Bytes => unsafe { mmla::ceiling(rounds) },
+            Arithmetic::Floats => (super::neondot::TABLE.ceiling)(of, rounds),
+        }
+    }
 
     crate::arch::table::entries! {
         "neon,dotprod,i8mm", Neon<Mmla>, Neon<Mmla>;

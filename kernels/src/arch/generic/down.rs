@@ -57,7 +57,7 @@ fn quantized<S: Simd8, const TY: u8>(s: S, w: &NeuronRows<'_>, h: &[f32], acc: &
     let next_codes = distance_to_next(w.codes());
     let next_scales = distance_to_next(w.scales());
     let pairs = blocks.div_ceil(2);
-    let mut next = Ahead::new(w.ahead(), pairs);
+    let mut next = Ahead::new(w.soon(), pairs);
     for (eight, acc) in acc.chunks_mut(8 * BLOCK).enumerate() {
         // The last blocks again, where there are no eight more.
         let first = (eight * 8).min(blocks.saturating_sub(8));
@@ -72,22 +72,24 @@ fn quantized<S: Simd8, const TY: u8>(s: S, w: &NeuronRows<'_>, h: &[f32], acc: &
         } else {
             Coefficients::new::<S, TY, true>(s, w, h, first, scales_ahead)
         };
-        for (pair, acc) in acc.chunks_mut(2 * BLOCK).enumerate() {
-            let pair = eight * 4 + pair;
-            let ahead = pair + PAIRS_AHEAD;
-            let ahead = if ahead < pairs {
-                ahead * code_bytes::<TY>(2)
-            } else {
-                next_codes + (ahead - pairs) * code_bytes::<TY>(2)
-            };
-            if next.is_given() {
-                next.ask(s);
-            } else {
-                for codes in w.codes() {
-                    s.prefetch(codes, ahead);
+        for (four, acc) in acc.chunks_mut(4 * BLOCK).enumerate() {
+            let pair = eight * 4 + 2 * four;
+            for pair in pair..pair + acc.len().div_ceil(2 * BLOCK) {
+                if next.is_given() {
+                    next.ask(s);
+                } else {
+                    let ahead = pair + PAIRS_AHEAD;
+                    let ahead = if ahead < pairs {
+                        ahead * code_bytes::<TY>(2)
+                    } else {
+                        next_codes + (ahead - pairs) * code_bytes::<TY>(2)
+                    };
+                    for codes in w.codes() {
+                        s.prefetch(codes, ahead);
+                    }
                 }
             }
-            add_pair::<S, TY>(s, &rows, &coefficients, pair, 2 * pair - first, acc);
+            add_pairs::<S, TY>(s, &rows, &coefficients, pair, 2 * pair - first, acc);
         }
     }
 }
@@ -243,10 +245,10 @@ impl<'a> Quads<'a> {
     }
 }
 
-/// Adds a group's products with two blocks of outputs (or the last one), whose coefficients are
-/// `lane` and the next.
+/// Adds a group's products with up to four blocks of outputs, whose coefficients are `lane` and the
+/// next.
 #[inline(always)]
-fn add_pair<S: Simd8, const TY: u8>(
+fn add_pairs<S: Simd8, const TY: u8>(
     s: S,
     rows: &Quads<'_>,
     coefficients: &Coefficients,
@@ -254,35 +256,60 @@ fn add_pair<S: Simd8, const TY: u8>(
     lane: usize,
     acc: &mut [f32],
 ) {
-    let lanes = [lane, (lane + 1).min(7)];
     let c = &coefficients.c;
-    // SAFETY: where `WHOLE` is set the pair is there.
-    let sums = unsafe {
-        if !rows.has_pair::<TY>(pair) {
-            sums::<S, TY, false, false>(s, rows, c, pair, lanes)
-        } else if rows.len == QUADS {
-            sums::<S, TY, true, true>(s, rows, c, pair, lanes)
-        } else {
-            sums::<S, TY, true, false>(s, rows, c, pair, lanes)
+    if is_4bit(TY) && acc.len() == 4 * BLOCK {
+        let at = pair * code_bytes::<TY>(2);
+        // SAFETY: four blocks of outputs are two whole pairs of codes.
+        let sums = unsafe { s.line_sums(&rows.rows[..rows.len], at, c, lane) };
+        if let Some(sums) = sums {
+            return coefficients.finish::<S, TY, 4>(s, &sums, lane, acc);
         }
-    };
-    for (b, acc) in acc.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
-        let scale = s.splat(coefficients.scales[lanes[b]]);
-        let term = s.splat(coefficients.terms[lanes[b]]);
-        let offset = s.splat(coefficients.offsets[lanes[b]]);
-        let mut p = [scale; 4];
-        for k in 0..4 {
-            let dot = s.to_f(s.done::<TY>(sums[b][k]));
-            p[k] = if has_offset(TY) {
-                s.add(s.mul(scale, dot), offset)
+    }
+    for (i, acc) in acc.chunks_mut(2 * BLOCK).enumerate() {
+        let (pair, lane) = (pair + i, lane + 2 * i);
+        let lanes = [lane, (lane + 1).min(7)];
+        // SAFETY: where `WHOLE` is set the pair is there.
+        let sums = unsafe {
+            if !rows.has_pair::<TY>(pair) {
+                sums::<S, TY, false, false>(s, rows, c, pair, lanes)
+            } else if rows.len == QUADS {
+                sums::<S, TY, true, true>(s, rows, c, pair, lanes)
             } else {
-                // Both are integers below 2^24, so their sum is exact.
-                s.mul(scale, s.add(dot, term))
-            };
-        }
-        let p = s.unzip4(p);
-        for (acc, p) in acc.as_chunks_mut().0.iter_mut().zip(p) {
-            *acc = s.to_floats(s.add(s.floats(acc), p));
+                sums::<S, TY, true, false>(s, rows, c, pair, lanes)
+            }
+        };
+        coefficients.finish::<S, TY, 2>(s, &sums, lane, acc);
+    }
+}
+
+impl Coefficients {
+    /// Adds products of codes with `B` blocks of outputs (or fewer), from `lane` on.
+    #[inline(always)]
+    fn finish<S: Simd8, const TY: u8, const B: usize>(
+        &self,
+        s: S,
+        sums: &[[S::Acc; 4]; B],
+        lane: usize,
+        acc: &mut [f32],
+    ) {
+        for (b, acc) in acc.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+            let scale = s.splat(self.scales[lane + b]);
+            let term = s.splat(self.terms[lane + b]);
+            let offset = s.splat(self.offsets[lane + b]);
+            let mut p = [scale; 4];
+            for k in 0..4 {
+                let dot = s.to_f(s.done::<TY>(sums[b][k]));
+                p[k] = if has_offset(TY) {
+                    s.add(s.mul(scale, dot), offset)
+                } else {
+                    // Both are integers below 2^24, so their sum is exact.
+                    s.mul(scale, s.add(dot, term))
+                };
+            }
+            let p = s.unzip4(p);
+            for (acc, p) in acc.as_chunks_mut().0.iter_mut().zip(p) {
+                *acc = s.to_floats(s.add(s.floats(acc), p));
+            }
         }
     }
 }

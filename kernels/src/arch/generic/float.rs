@@ -94,28 +94,29 @@ pub(crate) fn quantize<S: Simd8>(
     sums: &mut [i32],
 ) {
     check::quantize(x, q, scales, sums);
-    let magnitude = s.splat_w(0x7fff_ffff);
-    let q = bytemuck::cast_slice_mut::<i8, u8>(q)
-        .as_chunks_mut::<BLOCK>()
-        .0
-        .iter_mut();
     let x = x.as_chunks::<BLOCK>().0.iter();
+    let q = q.as_chunks_mut::<BLOCK>().0.iter_mut();
     for (((x, q), scale), sum) in x.zip(q).zip(scales).zip(sums) {
-        let x = four(s, x);
-        let mut top = s.splat_w(0);
-        for x in x {
-            top = s.max_w(top, s.and_w(magnitude, s.bits(x)));
-        }
-        let (one, inverse, finite) = scale_of(s, s.splat_w(highest(s, top)));
-        *scale = s.to_floats(one)[0];
-        let mut codes = [s.splat_w(0); 4];
-        for i in 0..4 {
-            codes[i] = code(s, x[i], inverse, finite);
-        }
-        *q = s.codes(codes);
-        let pairs = [s.add_w(codes[0], codes[1]), s.add_w(codes[2], codes[3])];
-        *sum = s.sum_w(s.add_w(pairs[0], pairs[1]));
+        (*scale, *sum) = quantize_block(s, four(s, x), q);
     }
+}
+
+/// Codes of one block; its scale and the sum of the codes.
+#[inline(always)]
+fn quantize_block<S: Simd8>(s: S, x: [S::F; 4], q: &mut [i8; BLOCK]) -> (f32, i32) {
+    let magnitude = s.splat_w(0x7fff_ffff);
+    let mut top = s.splat_w(0);
+    for x in x {
+        top = s.max_w(top, s.and_w(magnitude, s.bits(x)));
+    }
+    let (scale, inverse, finite) = scale_of(s, s.splat_w(highest(s, top)));
+    let mut codes = [s.splat_w(0); 4];
+    for i in 0..4 {
+        codes[i] = code(s, x[i], inverse, finite);
+    }
+    *q = bytemuck::must_cast(s.codes(codes));
+    let pairs = [s.add_w(codes[0], codes[1]), s.add_w(codes[2], codes[3])];
+    (s.to_floats(scale)[0], s.sum_w(s.add_w(pairs[0], pairs[1])))
 }
 
 /// See [`crate::Kernels::dot`].
@@ -173,8 +174,7 @@ fn highest<S: Simd8>(s: S, a: S::W) -> i32 {
 pub(crate) fn rmsnorm<S: Simd8>(s: S, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     assert_eq!(x.len(), weight.len());
     assert_eq!(x.len(), out.len());
-    let mean = dot(s, x, x) / x.len() as f32;
-    let inverse = 1.0 / s.sqrt(mean + eps);
+    let inverse = inverse_norm(s, x, eps);
     let (x, x_rest) = x.as_chunks::<8>();
     let (weight, weight_rest) = weight.as_chunks::<8>();
     let (out, out_rest) = out.as_chunks_mut::<8>();
@@ -184,6 +184,43 @@ pub(crate) fn rmsnorm<S: Simd8>(s: S, x: &[f32], weight: &[f32], eps: f32, out: 
     }
     for ((out, x), weight) in out_rest.iter_mut().zip(x_rest).zip(weight_rest) {
         *out = (x * inverse) * weight;
+    }
+}
+
+/// `1 / sqrt(mean + eps)`.
+#[inline(always)]
+fn inverse_norm<S: Simd8>(s: S, x: &[f32], eps: f32) -> f32 {
+    let mean = dot(s, x, x) / x.len() as f32;
+    1.0 / s.sqrt(mean + eps)
+}
+
+/// See [`crate::Kernels::rmsnorm_quantize`].
+#[inline(always)]
+pub(crate) fn rmsnorm_quantize<S: Simd8>(
+    s: S,
+    x: &[f32],
+    weight: &[f32],
+    eps: f32,
+    out: &mut [f32],
+    q: &mut [i8],
+    scales: &mut [f32],
+    sums: &mut [i32],
+) {
+    assert_eq!(x.len(), weight.len());
+    check::quantize(x, q, scales, sums);
+    assert_eq!(x.len(), out.len());
+    let inverse = s.splat(inverse_norm(s, x, eps));
+    let blocks = x.as_chunks::<BLOCK>().0.iter().zip(weight.as_chunks().0);
+    let out = out.as_chunks_mut::<BLOCK>().0.iter_mut();
+    let q = q.as_chunks_mut().0.iter_mut();
+    let codes = q.zip(scales).zip(sums);
+    for (((x, weight), out), ((q, scale), sum)) in blocks.zip(out).zip(codes) {
+        let (mut y, weight) = (four(s, x), four(s, weight));
+        for i in 0..4 {
+            y[i] = s.mul(s.mul(y[i], inverse), weight[i]);
+            s.store_at(y[i], out, 8 * i);
+        }
+        (*scale, *sum) = quantize_block(s, y, q);
     }
 }
 

@@ -82,7 +82,7 @@ fn many<P: Simd8, S: Simd, const TY: u8>(
 ) {
     let blocks = x.cols() / BLOCK;
     let steps = w.rows().div_ceil(S::LANES) * (S::LANES / 8) * blocks.div_ceil(2);
-    let mut ahead = Ahead::new(w.ahead(), steps);
+    let mut ahead = Ahead::new(w.soon(), steps);
     for start in (0..x.tokens()).step_by(TOKENS_AT_ONCE) {
         let tokens = (x.tokens() - start).min(TOKENS_AT_ONCE);
         let mut scratch = &mut *scratch;

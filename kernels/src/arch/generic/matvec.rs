@@ -86,7 +86,7 @@ pub(super) fn quantized<S: Simd8, const TY: u8>(
 ) {
     let wide = ROWS * w.ty().code_bytes(w.cols()) > WIDE_BYTES;
     let at_once = if wide { 2 } else { ROWS };
-    let mut ahead = Ahead::new(w.ahead(), w.rows().div_ceil(at_once) * x.q.len());
+    let mut ahead = Ahead::new(w.soon(), w.rows().div_ceil(at_once) * x.q.len());
     let done = if wide {
         0
     } else {
@@ -138,7 +138,7 @@ fn rows<S: Simd8, const TY: u8, const R: usize>(
         let group_bytes = code_bytes::<TY>(BLOCKS);
         if ahead.is_given() {
             ahead.ask(s);
-        } else {
+        } else if w.follow_each_other() {
             for line in 0..(R * group_bytes).div_ceil(64) {
                 s.prefetch(codes[0], codes_ahead + g * R * group_bytes + line * 64);
             }

@@ -64,7 +64,7 @@ impl<'a, S: Simd> Panel<'a, S> {
             for pair in 0..blocks.div_ceil(2) {
                 if ahead.is_given() {
                     ahead.ask(p);
-                } else {
+                } else if w.follow_each_other() {
                     let pair_bytes = 8 * code_bytes::<TY>(2);
                     for line in 0..pair_bytes.div_ceil(64) {
                         let at = (8 * codes[0].len()) + pair * pair_bytes + line * 64;

@@ -199,28 +199,13 @@ pub(super) unsafe fn quad_sums<const TY: u8>(
     unsafe {
         let mut sums = [_mm512_setzero_si512(); 4];
         for (rows, c) in rows.iter().zip(c) {
-            let w = [
+            let zipped = zip4([
                 pair::<TY>(rows[0], at),
                 pair::<TY>(rows[1], at),
                 pair::<TY>(rows[2], at),
                 pair::<TY>(rows[3], at),
-            ];
-            let low = [
-                _mm512_unpacklo_epi8(w[0], w[1]),
-                _mm512_unpacklo_epi8(w[2], w[3]),
-            ];
-            let high = [
-                _mm512_unpackhi_epi8(w[0], w[1]),
-                _mm512_unpackhi_epi8(w[2], w[3]),
-            ];
-            let zipped = [
-                _mm512_unpacklo_epi16(low[0], low[1]),
-                _mm512_unpackhi_epi16(low[0], low[1]),
-                _mm512_unpacklo_epi16(high[0], high[1]),
-                _mm512_unpackhi_epi16(high[0], high[1]),
-            ];
-            let even = _mm512_set1_epi32(i32::from_ne_bytes(c[lanes[0]]));
-            let c = _mm512_mask_set1_epi32(even, 0xff00, i32::from_ne_bytes(c[lanes[1]]));
+            ]);
+            let c = two_coefficients(c[lanes[0]], c[lanes[1]]);
             for k in 0..4 {
                 sums[k] = _mm512_dpbusd_epi32(sums[k], zipped[k], c);
             }
@@ -231,5 +216,81 @@ pub(super) unsafe fn quad_sums<const TY: u8>(
             out[1][k] = _mm512_extracti64x4_epi64::<1>(sums[k]);
         }
         out
+    }
+}
+
+/// See [`crate::arch::simd::Simd8::line_sums`]: rows are zipped before their codes are taken apart,
+/// and each line of a row is read once.
+///
+/// # Safety
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI; each row has two pairs of blocks at byte `at`.
+#[inline(always)]
+pub(super) unsafe fn line_sums(
+    rows: &[[&[u8]; 4]],
+    at: usize,
+    c: &[[[u8; 4]; 8]; 8],
+    lane: usize,
+) -> [[__m256i; 4]; 4] {
+    // SAFETY: the caller's; the loads are of arrays, and need no alignment.
+    unsafe {
+        let mut even = [_mm512_setzero_si512(); 4];
+        let mut odd = even;
+        let low = _mm512_set1_epi8(15);
+        for (rows, c) in rows.iter().zip(c) {
+            let mut lines = [low; 4];
+            for r in 0..4 {
+                lines[r] = _mm512_loadu_si512(chunk_at::<64>(rows[r], at).as_ptr().cast());
+            }
+            let zipped = zip4(lines);
+            let even_c = two_coefficients(c[lane], c[lane + 2]);
+            let odd_c = two_coefficients(c[lane + 1], c[lane + 3]);
+            for k in 0..4 {
+                even[k] = _mm512_dpbusd_epi32(even[k], _mm512_and_si512(zipped[k], low), even_c);
+                // Sixteen times the codes: shifted once, at the end.
+                let high = _mm512_andnot_si512(low, zipped[k]);
+                odd[k] = _mm512_dpbusd_epi32(odd[k], high, odd_c);
+            }
+        }
+        let mut out = [[_mm256_setzero_si256(); 4]; 4];
+        for k in 0..4 {
+            let odd = _mm512_srai_epi32::<4>(odd[k]);
+            out[0][k] = _mm512_castsi512_si256(even[k]);
+            out[1][k] = _mm512_castsi512_si256(odd);
+            out[2][k] = _mm512_extracti64x4_epi64::<1>(even[k]);
+            out[3][k] = _mm512_extracti64x4_epi64::<1>(odd);
+        }
+        out
+    }
+}
+
+/// Bytes of four rows side by side, within 128 bits.
+#[inline(always)]
+unsafe fn zip4(w: [__m512i; 4]) -> [__m512i; 4] {
+    // SAFETY: the caller's.
+    unsafe {
+        let low = [
+            _mm512_unpacklo_epi8(w[0], w[1]),
+            _mm512_unpacklo_epi8(w[2], w[3]),
+        ];
+        let high = [
+            _mm512_unpackhi_epi8(w[0], w[1]),
+            _mm512_unpackhi_epi8(w[2], w[3]),
+        ];
+        [
+            _mm512_unpacklo_epi16(low[0], low[1]),
+            _mm512_unpackhi_epi16(low[0], low[1]),
+            _mm512_unpacklo_epi16(high[0], high[1]),
+            _mm512_unpackhi_epi16(high[0], high[1]),
+        ]
+    }
+}
+
+/// Four neurons' coefficients in each lane: `first` in the first 256 bits, `second` in the others.
+#[inline(always)]
+unsafe fn two_coefficients(first: [u8; 4], second: [u8; 4]) -> __m512i {
+    // SAFETY: the caller's.
+    unsafe {
+        let first = _mm512_set1_epi32(i32::from_ne_bytes(first));
+        _mm512_mask_set1_epi32(first, 0xff00, i32::from_ne_bytes(second))
     }
 }

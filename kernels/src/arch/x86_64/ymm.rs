@@ -76,6 +76,20 @@ pub(super) trait Flavor: Copy {
         None
     }
 
+    /// See [`Simd8::line_sums`].
+    ///
+    /// # Safety
+    /// The CPU has the flavor's instructions; the pairs are there.
+    #[inline(always)]
+    unsafe fn line_sums(
+        _rows: &[[&[u8]; 4]],
+        _at: usize,
+        _c: &[[[u8; 4]; 8]; 8],
+        _lane: usize,
+    ) -> Option<[[__m256i; 4]; 4]> {
+        None
+    }
+
     /// Adds 16 to each byte below 16 whose bit is set.
     ///
     /// # Safety
@@ -176,6 +190,17 @@ impl Flavor for Vnni512 {
     ) -> Option<[[__m256i; 4]; 2]> {
         // SAFETY: the caller's.
         Some(unsafe { wide::quad_sums::<TY>(rows, at, c, lanes) })
+    }
+
+    #[inline(always)]
+    unsafe fn line_sums(
+        rows: &[[&[u8]; 4]],
+        at: usize,
+        c: &[[[u8; 4]; 8]; 8],
+        lane: usize,
+    ) -> Option<[[__m256i; 4]; 4]> {
+        // SAFETY: the caller's.
+        Some(unsafe { wide::line_sums(rows, at, c, lane) })
     }
 }
 
@@ -420,9 +445,21 @@ impl<X: Flavor> Simd8 for Ymm<X> {
     }
 
     #[inline(always)]
+    unsafe fn line_sums(
+        self,
+        rows: &[[&[u8]; 4]],
+        at: usize,
+        c: &[[[u8; 4]; 8]; 8],
+        lane: usize,
+    ) -> Option<[[__m256i; 4]; 4]> {
+        // SAFETY: the value proves the instruction set; the pairs are there, says the caller.
+        unsafe { X::line_sums(rows, at, c, lane) }
+    }
+
+    #[inline(always)]
     fn prefetch_far(self, bytes: &[u8], ahead: usize) {
-        // SAFETY: a hint; any address will do.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(bytes.as_ptr().wrapping_add(ahead).cast()) };
+        // Hints for the outer caches alone are dropped more often (decision 0005).
+        self.prefetch(bytes, ahead);
     }
 
     #[inline(always)]

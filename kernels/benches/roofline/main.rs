@@ -1,0 +1,103 @@
+//! What each kernel of each table reaches, beside the machine's own ceilings.
+//!
+//! `cargo bench -p tessera-kernels --features std [-- WORD...]` prints the lines that contain all
+//! words (of table, kernel, type, shape). Weights are larger than the caches, so that `matvec`,
+//! `down_group` and `neurons` show memory (with the word `cached` they are small: arithmetic);
+//! `matmul` and `down_group_many` take 128 tokens. Numbers are medians of five runs. `read` is
+//! what a plain loop reads, measured again with each line; `peak` is what the table's multiply-adds
+//! reach in registers; the last column is the share of the nearer of both. Time is what a thread
+//! had of its core, where Linux tells.
+
+use tessera_kernels::{Kernels, WeightType};
+
+mod memory;
+mod neurons;
+mod products;
+mod roofs;
+mod small;
+
+use memory::Memory;
+use roofs::Roofs;
+
+const TYPES: [WeightType; 6] = [
+    WeightType::Q4O,
+    WeightType::Q4,
+    WeightType::Q8,
+    WeightType::Q6,
+    WeightType::Q5,
+    WeightType::Q4K,
+];
+const TOKENS: usize = 128;
+/// Weights of one thread: four times a usual L3.
+const WEIGHT_BYTES: usize = 128 << 20;
+/// Those of `cached`: half of a usual L2.
+const CACHED_BYTES: usize = 400 << 10;
+const RUNS: usize = 5;
+const RUN_SECONDS: f64 = 0.06;
+
+fn main() {
+    if with_huge_pages() {
+        return;
+    }
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|arg| !arg.starts_with('-'))
+        .collect();
+    let (cached, words): (Vec<String>, Vec<String>) =
+        words.into_iter().partition(|word| word == "cached");
+    let bytes = if cached.is_empty() {
+        WEIGHT_BYTES
+    } else {
+        CACHED_BYTES
+    };
+    let wanted = |label: &str| words.iter().all(|word| label.contains(word.as_str()));
+    let memory: Vec<Memory> = (0..2).map(|_| Memory::new(bytes)).collect();
+    for kernels in Kernels::available().filter(|kernels| kernels.name != "scalar") {
+        if words.iter().any(|word| {
+            Kernels::available().any(|other| other.name == word && other.name != kernels.name)
+        }) {
+            continue;
+        }
+        let roofs = Roofs::measure(&kernels, &memory);
+        println!(
+            "{:46} threads   GB/s  read  GMAC/s   peak  roof",
+            "table       kernel           type  rows x cols"
+        );
+        for case in products::cases(kernels) {
+            if wanted(&case.label()) {
+                roofs.print(&case.label(), &memory[..1], |memory| case.runner(memory));
+                roofs.print(&case.label(), &memory, |memory| case.runner(memory));
+            }
+        }
+        for case in neurons::cases(kernels) {
+            if wanted(&case.label()) {
+                roofs.print(&case.label(), &memory[..1], |memory| case.runner(memory));
+                roofs.print(&case.label(), &memory, |memory| case.runner(memory));
+            }
+        }
+        small::print_small(&kernels, &roofs, &words, &memory[0]);
+        small::print_attend(&kernels, &roofs, &words, &memory[0]);
+        small::print_quantize(&kernels, &words, &memory[0]);
+    }
+}
+
+/// Starts this program again with weights in huge pages, as the engine keeps them, where the C
+/// library knows how; true if that was done.
+fn with_huge_pages() -> bool {
+    const TUNABLES: &str = "GLIBC_TUNABLES";
+    if !cfg!(all(target_os = "linux", target_env = "gnu")) || std::env::var(TUNABLES).is_ok() {
+        return false;
+    }
+    let Ok(program) = std::env::current_exe() else {
+        return false;
+    };
+    let again = std::process::Command::new(program)
+        .args(std::env::args().skip(1))
+        .env(TUNABLES, "glibc.malloc.hugetlb=1")
+        .status();
+    match again {
+        Ok(status) if status.success() => true,
+        Ok(status) => std::process::exit(status.code().unwrap_or(1)),
+        Err(_) => false,
+    }
+}
