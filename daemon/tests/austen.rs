@@ -13,8 +13,8 @@ const HELD_OUT: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/tests/data/austen/held-out.txt"
 );
-/// Perplexity of that text by PyTorch, with the weights that the model file holds.
-const PYTORCH_PERPLEXITY: f64 = 40.4909;
+/// Its perplexity in windows of 256 tokens by PyTorch, as `layout-tool/model/export.py` prints it.
+const PYTORCH_PERPLEXITY: f64 = 32.5173;
 
 fn image() -> (TempDir, PathBuf) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout-tool/model/austen.gguf");
@@ -49,7 +49,7 @@ fn the_demonstration_runs_without_python_and_network() {
         .env("PATH", folder.path())
         .env("TESSERA_CACHE", folder.path());
     let (text, messages) = tessera(&mut command);
-    assert!(text.starts_with("Once upon a time"), "{text}");
+    assert!(text.starts_with("Elizabeth had never been"), "{text}");
     assert!(text.len() > 300, "{text}");
     assert!(
         messages.contains("cannot run python3") && messages.contains("a smaller model"),
@@ -89,5 +89,5 @@ fn perplexity_is_that_of_pytorch() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     let perplexity = json["perplexity"].as_f64().unwrap();
     let ratio = perplexity / PYTORCH_PERPLEXITY;
-    assert!((0.99..1.01).contains(&ratio), "{perplexity}");
+    assert!((0.995..1.005).contains(&ratio), "{perplexity}");
 }
