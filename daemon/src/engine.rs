@@ -11,8 +11,8 @@ use tessera_hal::linux::{
 };
 use tessera_kernels::Kernels;
 use tessera_runtime::format::{Image, SUPERBLOCK_BYTES, SectionKind};
-use tessera_runtime::limits::{BATCH_TOKENS_MAX, LANES_MAX};
-use tessera_runtime::{KvType, Plan, PlanError, PlanOptions, Session};
+use tessera_runtime::limits::{BATCH_TOKENS_MAX, EMBED_SLOTS_MAX, LANES_MAX};
+use tessera_runtime::{ColdOptions, KvType, Mode, Plan, PlanError, PlanOptions, Session};
 
 /// A session over real flash and real cores.
 pub type LinuxSession = Session<'static, LinuxFlash, Lanes, MonotonicClock>;
@@ -29,6 +29,9 @@ pub enum Io {
     Pread,
     /// Reader threads through the page cache.
     Buffered,
+    /// The same, and pages stay there: memory outside the budget, for comparisons.
+    #[value(hide = true)]
+    Cached,
 }
 
 /// How keys and values are stored.
@@ -47,12 +50,18 @@ pub struct EngineOptions {
     /// Bytes that weights, KV cache, buffers and scratch may take together; `None`: all that the
     /// model can use, as far as the machine has it.
     pub memory_bytes: Option<u64>,
+    /// Only as much of that as is needed at least.
+    pub least_memory: bool,
     /// Positions of the context; `None`: the model's, at most [`CONTEXT_DEFAULT`].
     pub context: Option<usize>,
     /// Sequences that are held side by side; `None`: one.
     pub sequences: Option<usize>,
     /// How keys and values are stored.
     pub kv: Kv,
+    /// Which neurons decoding computes.
+    pub mode: Mode,
+    /// How the cold segment is used.
+    pub cold: ColdOptions,
     /// Most tokens of a pass; `None`: the most there can be.
     pub batch_tokens: Option<usize>,
     /// Positions whose logits are wanted at once.
@@ -189,13 +198,16 @@ fn open_options(io: Io, region: &[u8], plan: &Plan) -> OpenOptions {
         Io::Auto => (Choice::Auto, Choice::Auto),
         Io::Uring => (Choice::Require, Choice::Auto),
         Io::Pread => (Choice::Never, Choice::Auto),
-        Io::Buffered => (Choice::Never, Choice::Never),
+        Io::Buffered | Io::Cached => (Choice::Never, Choice::Never),
     };
     let fixed = Some(FixedRange::of(&region[plan.budget.io_range()]));
+    let cold_reads = plan.sizes.sparse.map_or(0, |sparse| sparse.cold.n_reads);
     OpenOptions {
         uring,
         direct,
         fixed,
+        keep_cached: io == Io::Cached,
+        depth: (plan.sizes.n_slots + EMBED_SLOTS_MAX + cold_reads).next_power_of_two(),
         ..OpenOptions::default()
     }
 }
@@ -216,10 +228,22 @@ pub fn make_plan(model: &OpenImage, options: &EngineOptions, lanes: usize) -> Re
         batch_tokens: options.batch_tokens.unwrap_or(BATCH_TOKENS_MAX),
         logits_rows: options.logits_rows,
         lanes,
+        mode: options.mode,
+        cold: options.cold,
     };
     let memory_bytes = match options.memory_bytes {
         Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
         None => available_bytes().saturating_sub(SPARE_BYTES) as usize,
+    };
+    let memory_bytes = match Plan::new(
+        &model.image,
+        PlanOptions {
+            memory_bytes: 0,
+            ..wanted
+        },
+    ) {
+        Err(PlanError::Memory { need_bytes, .. }) if options.least_memory => need_bytes,
+        _ => memory_bytes,
     };
     let options = PlanOptions {
         memory_bytes,

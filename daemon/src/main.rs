@@ -14,6 +14,8 @@ fn main() -> ExitCode {
         Some(Command::Run(args)) => commands::run::run(args),
         Some(Command::Chat(args)) => commands::chat::run(args),
         Some(Command::Perplexity(args)) => commands::perplexity::run(args),
+        Some(Command::Plan(args)) => commands::plan::run(args),
+        Some(Command::Probe(args)) => commands::probe::run(args),
         None => tessera::demo::run(),
     };
     match result {

@@ -45,6 +45,8 @@ impl Recorder {
         sum.retries += counted.retries;
         sum.hit_bytes += counted.hit_bytes;
         sum.miss_bytes += counted.miss_bytes;
+        sum.active_neurons += counted.active_neurons;
+        sum.all_neurons += counted.all_neurons;
     }
 
     /// Everything that was measured. Values that were not measured are `None`.
@@ -74,7 +76,8 @@ impl Recorder {
             hit_rate: (used > 0).then(|| self.decode.hit_bytes as f64 / used as f64),
             miss_rate_p99: percentile(&misses, 99),
             stall_ms_per_token: per_token(self.decode.stall_ns).map(|ns| ns / 1e6),
-            active_share: None,
+            active_share: (self.decode.all_neurons > 0)
+                .then(|| self.decode.active_neurons as f64 / self.decode.all_neurons as f64),
             resident_bytes_peak: peak_resident_bytes(),
             budget_bytes: session.plan().budget.total_bytes().unwrap_or(0) as u64,
             io_path: report.io.io_path(),
@@ -82,7 +85,7 @@ impl Recorder {
             npu: None,
             lanes: session.plan().sizes.lanes,
             batch,
-            mode: "exact",
+            mode: session.plan().mode.name(),
             logits_digest: None,
         }
     }
@@ -163,6 +166,10 @@ impl Metrics {
             (
                 "weights found in memory",
                 number(self.hit_rate.map(|rate| rate * 100.0), 1, "%"),
+            ),
+            (
+                "neurons computed",
+                number(self.active_share.map(|share| share * 100.0), 1, "%"),
             ),
             (
                 "resident set, peak",

@@ -4,6 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use tessera_runtime::cache::PolicyKind;
+use tessera_runtime::limits::COLD_READS_MAX;
+use tessera_runtime::plan::Without;
+use tessera_runtime::{ColdOptions, Mode as PlanMode};
+
 use crate::engine::{EngineOptions, Io, Kv};
 
 /// Runs language models that are larger than the memory they may use.
@@ -31,6 +36,15 @@ pub enum Command {
     Perplexity(PerplexityArgs),
     /// Measure speed.
     Bench(BenchArgs),
+    /// Show how memory would be used, and predict how fast a model decodes with it.
+    ///
+    /// Nothing is run: the prediction follows from the image's head and a device profile.
+    Plan(PlanArgs),
+    /// Measure this device's flash, cores and memory, and write a profile for `plan`.
+    ///
+    /// Takes about a minute, and should have the device for itself. The test file has no name: it
+    /// is gone when the command ends, however it ends.
+    Probe(ProbeArgs),
 }
 
 /// Options of every command that runs a model.
@@ -49,6 +63,12 @@ pub struct EngineArgs {
     /// How keys and values are kept; images packed with f32 keep them in f32.
     #[arg(long, value_enum, default_value_t)]
     pub kv: Kv,
+    /// Which neurons decoding computes; prompts are always computed whole.
+    #[arg(long, value_enum, default_value_t)]
+    pub mode: Mode,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub cold: ColdArgs,
     /// Lanes: cores that compute [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub lanes: Option<u8>,
@@ -65,14 +85,91 @@ impl EngineArgs {
     pub fn options(&self) -> EngineOptions {
         EngineOptions {
             memory_bytes: self.memory,
+            least_memory: false,
             context: self.ctx,
             sequences: None,
             kv: self.kv,
+            mode: self.mode.into(),
+            cold: self.cold.options(),
             batch_tokens: None,
             logits_rows: 1,
             lanes: self.lanes.map(usize::from),
             io: self.io,
             kernels: self.kernels.clone(),
+        }
+    }
+}
+
+/// Which neurons are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Mode {
+    /// All whose result is not zero: the same bits as the dense model.
+    #[default]
+    Exact,
+    /// Those that the image's predictors name; the others are neither read nor computed.
+    Predict,
+    /// Those whose gate reaches the image's threshold, for models without zeros (SiLU, GELU).
+    Threshold,
+}
+
+impl From<Mode> for PlanMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Exact => PlanMode::Exact,
+            Mode::Predict => PlanMode::Predict,
+            Mode::Threshold => PlanMode::Threshold,
+        }
+    }
+}
+
+/// How neurons that are not always in memory are kept and read, in sparse modes.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Cold neurons (with --mode predict)")]
+pub struct ColdArgs {
+    /// Which neuron leaves the cache.
+    #[arg(long, value_enum, default_value_t)]
+    pub policy: Policy,
+    /// Per cent of the memory for neurons that holds the hottest ones for good; the rest is cache.
+    #[arg(long, value_name = "PCT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub hot: Option<u8>,
+    /// Read gates first, and the rest of a neuron only where its gate is alive.
+    #[arg(long)]
+    pub two_phase: bool,
+    /// Neurons that may lie between two that one read brings.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=15))]
+    pub gap: Option<u8>,
+    /// Reads in flight.
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u8).range(1..=COLD_READS_MAX as i64)
+    )]
+    pub reads: Option<u8>,
+}
+
+/// Which neuron leaves the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Policy {
+    /// The one that has not been used for longest.
+    Lru,
+    /// The one that is least often used.
+    #[default]
+    Frequency,
+}
+
+impl ColdArgs {
+    fn options(&self) -> ColdOptions {
+        let default = ColdOptions::default();
+        ColdOptions {
+            policy: match self.policy {
+                Policy::Lru => PolicyKind::Lru,
+                Policy::Frequency => PolicyKind::Frequency,
+            },
+            hot_pct: self.hot.map_or(default.hot_pct, usize::from),
+            two_phase: self.two_phase,
+            gap: self.gap.map_or(default.gap, usize::from),
+            reads: self.reads.map_or(default.reads, usize::from),
+            ..default
         }
     }
 }
@@ -264,20 +361,9 @@ pub struct PerplexityArgs {
     /// Chunks to measure [default: all].
     #[arg(long, value_name = "N")]
     pub chunks: Option<usize>,
-    /// How neurons are chosen.
-    #[arg(long, value_enum, default_value_t)]
-    pub mode: Mode,
     /// Print the result as JSON on standard output.
     #[arg(long)]
     pub json: bool,
-}
-
-/// Which neurons are computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub enum Mode {
-    /// All whose result is not zero.
-    #[default]
-    Exact,
 }
 
 /// Arguments of `bench`.
@@ -289,22 +375,142 @@ pub struct BenchArgs {
     /// Tokens of the prompt; 0 leaves prefill out.
     #[arg(short = 'p', long, value_name = "N", default_value_t = 128)]
     pub prompt_tokens: usize,
-    /// Tokens to decode, from an empty context; 0 leaves decode out.
+    /// Tokens to decode; 0 leaves decode out.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64)]
     pub new_tokens: usize,
+    /// Tokens of context before those that are decoded.
+    #[arg(short = 'd', long, value_name = "N", default_value_t = 0)]
+    pub depth: usize,
     /// Sequences that are decoded side by side.
     #[arg(short = 'b', long, value_name = "N", default_value_t = 1)]
     pub batch: usize,
     /// Repetitions.
     #[arg(short = 'r', long, value_name = "N", default_value_t = 3)]
     pub repeat: usize,
+    /// Tokens decoded before measuring: a cold cache fills meanwhile.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub warmup: usize,
     /// Begin to measure at once.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "warmup")]
     pub no_warmup: bool,
-    /// How neurons are chosen.
-    #[arg(long, value_enum, default_value_t)]
-    pub mode: Mode,
+    /// Leave techniques out, to see what each is worth.
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
+    pub ablate: Vec<Ablation>,
+    /// Run as another design does, with the same kernels and reads; it sets what it needs of
+    /// --mode, --io, --hot, --policy and --ablate.
+    #[arg(long, value_enum, conflicts_with_all = ["ablate", "mode", "io", "hot", "policy"])]
+    pub baseline: Option<Baseline>,
     /// Print the result as JSON on standard output.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `plan`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// The image, as written by `layout-tool pack`.
+    #[arg(long, value_name = "FILE")]
+    pub image: PathBuf,
+    /// Memory for weights, KV cache, buffers and scratch together, e.g. 512M.
+    #[arg(long, value_name = "BYTES", value_parser = layout_tool::size::parse)]
+    pub memory: u64,
+    /// The device, as written by `tessera probe` [default: a cautious phone with UFS 3.1].
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    /// Positions of the context [default: the model's, at most 4096]; the prediction is for its
+    /// middle.
+    #[arg(long, value_name = "N")]
+    pub ctx: Option<usize>,
+    /// How keys and values are kept; images packed with f32 keep them in f32.
+    #[arg(long, value_enum, default_value_t)]
+    pub kv: Kv,
+    /// Lanes [default: all of the profile].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub lanes: Option<u8>,
+    /// Print JSON with stable keys on standard output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `probe`.
+#[derive(Debug, Args)]
+pub struct ProbeArgs {
+    /// The folder whose flash is measured: where images will lie.
+    #[arg(long, value_name = "FOLDER", default_value = ".")]
+    pub dir: PathBuf,
+    /// The profile to write.
+    #[arg(short, long, value_name = "PROFILE")]
+    pub output: PathBuf,
+    /// Take a quarter of the time; points are less certain.
+    #[arg(long)]
+    pub quick: bool,
+    /// Time to take, about [default: 55; 14 with --quick].
+    #[arg(long, value_name = "N", conflicts_with = "quick",
+          value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub seconds: Option<u16>,
+    /// Size of the test file, e.g. 4G [default: a quarter of the free space, at most 1G].
+    #[arg(long, value_name = "BYTES", value_parser = layout_tool::size::parse)]
+    pub size: Option<u64>,
+    /// Print the profile as JSON on standard output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A technique that can be left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Ablation {
+    /// Gate, up and down of a neuron are read by one command each.
+    Bundle,
+    /// No neuron is kept from one token to the next.
+    Cache,
+    /// A matrix is begun only when all that is read of it has arrived.
+    Pipeline,
+}
+
+/// A design to compare with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Baseline {
+    /// The dense model through the page cache, nothing kept by ourselves: llama.cpp's way.
+    Mmap,
+    /// Sparse, but without bundles, cache and pipeline.
+    Naive,
+    /// Sparse, with bundles and a cache of the least recently used, read before it is computed
+    /// (LLM in a flash, 2023).
+    Llmflash,
+}
+
+impl BenchArgs {
+    /// As the engine wants them.
+    pub fn options(&self) -> EngineOptions {
+        let mut options = self.engine.options();
+        let without = &mut options.cold.without;
+        for ablation in &self.ablate {
+            match ablation {
+                Ablation::Bundle => without.bundles = true,
+                Ablation::Cache => without.cache = true,
+                Ablation::Pipeline => without.pipeline = true,
+            }
+        }
+        let Some(baseline) = self.baseline else {
+            return options;
+        };
+        (options.cold.hot_pct, options.cold.policy) = (0, PolicyKind::Lru);
+        let (bundles, cache, pipeline) = match baseline {
+            Baseline::Mmap => {
+                options.io = Io::Cached;
+                options.least_memory = true;
+                return options;
+            }
+            Baseline::Naive => (true, true, true),
+            Baseline::Llmflash => (false, false, true),
+        };
+        options.mode = PlanMode::Predict;
+        options.cold.gap = 0;
+        options.cold.without = Without {
+            bundles,
+            cache,
+            pipeline,
+        };
+        options
+    }
 }

@@ -79,6 +79,7 @@ fn table(path: &Path, total_bytes: u64, uring: Choice, direct: Choice, fixed: bo
                     depth,
                     fixed: range,
                     readers: 4,
+                    ..OpenOptions::default()
                 };
                 let (mut flash, report) = open(path, &options).expect("the file opens");
                 if row == 0 && block_bytes == BLOCKS[0] {

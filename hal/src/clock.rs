@@ -1,7 +1,7 @@
 //! Time, from outside.
 
-/// Monotonic time.
-pub trait Clock {
+/// Monotonic time, the same for all lanes.
+pub trait Clock: Sync {
     /// Nanoseconds since some fixed moment; never goes back.
     fn now_ns(&self) -> u64;
 }

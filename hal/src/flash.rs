@@ -70,8 +70,9 @@ impl core::error::Error for IoError {}
 /// `Ok` from [`submit`](Flash::submit) means that this read will come out of
 /// [`reap`](Flash::reap) exactly once, in any order, with its buffer; `Err` means that it never
 /// will, and hands the read back. Short reads, interruptions and alignment are the device's
-/// business, not the caller's: a read that comes out `Ok` is complete.
-pub trait Flash<'m> {
+/// business, not the caller's: a read that comes out `Ok` is complete. A device may move between
+/// lanes; one lane at a time has it.
+pub trait Flash<'m>: Send {
     /// Size of the image in bytes.
     fn size_bytes(&self) -> u64;
     /// Alignment that buffers need in memory: a power of two, at most 4096.

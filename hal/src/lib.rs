@@ -28,8 +28,10 @@ pub mod linux;
 pub mod page;
 #[cfg(feature = "sim")]
 pub mod sim;
+pub mod slots;
 
 pub use clock::Clock;
 pub use cores::{Cores, OneLane};
 pub use flash::{Flash, IoError, Read};
 pub use page::{PAGE_BYTES, PageCount, PageIndex};
+pub use slots::Slots;

@@ -27,16 +27,14 @@ pub struct BudgetOptions {
 /// How memory is shared out: names and bytes add up to the total.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetTable {
-    /// What the plan was asked for.
-    pub options: PlanOptions,
-    /// Tokens of one pass over the weights.
-    pub batch_tokens: usize,
+    /// Memory that the plan was asked to fit.
+    pub memory_bytes: u64,
+    /// The plan.
+    pub plan: Plan,
     /// Names and bytes, in the order in which memory is carved.
     pub parts: Vec<(&'static str, u64)>,
     /// Sum of the parts.
     pub total_bytes: u64,
-    /// All weights that tokens run through.
-    pub weight_bytes: u64,
 }
 
 /// The budget of running `image` in so much memory.
@@ -44,39 +42,44 @@ pub struct BudgetTable {
 /// # Errors
 /// [`PlanError`]; of too little memory, it names the least that would do.
 pub fn budget_table(image: &Image<'_>, options: BudgetOptions) -> Result<BudgetTable, PlanError> {
-    let options = PlanOptions {
-        memory_bytes: usize::try_from(options.memory_bytes).unwrap_or(usize::MAX),
-        seq_len: options
-            .context
-            .unwrap_or(image.shape().seq_len.min(CONTEXT_DEFAULT)),
-        batch_tokens: BATCH_TOKENS_MAX,
-        lanes: options.lanes.unwrap_or(parallel::threads().min(LANES_MAX)),
-        ..PlanOptions::default()
-    };
-    let plan = Plan::new(image, options)?;
-    let mut parts = plan
-        .budget
-        .parts()
-        .map(|(name, bytes)| (name, bytes as u64))
-        .to_vec();
-    // The region begins where the caller's memory does: up to a page is lost before it.
-    parts.push(("alignment", PAGE_BYTES as u64));
-    let total_bytes = parts.iter().map(|(_, bytes)| bytes).sum();
-    debug_assert_eq!(
-        plan.budget.total_bytes().map(|bytes| bytes as u64),
-        Some(total_bytes)
-    );
-    let (batch_tokens, weight_bytes) = (plan.sizes.batch_tokens, plan.weight_bytes);
-    Ok(BudgetTable {
-        options,
-        batch_tokens,
-        parts,
-        total_bytes,
-        weight_bytes,
-    })
+    let plan = Plan::new(
+        image,
+        PlanOptions {
+            memory_bytes: usize::try_from(options.memory_bytes).unwrap_or(usize::MAX),
+            seq_len: options
+                .context
+                .unwrap_or(image.shape().seq_len.min(CONTEXT_DEFAULT)),
+            batch_tokens: BATCH_TOKENS_MAX,
+            lanes: options.lanes.unwrap_or(parallel::threads().min(LANES_MAX)),
+            ..PlanOptions::default()
+        },
+    )?;
+    Ok(BudgetTable::new(options.memory_bytes, plan))
 }
 
 impl BudgetTable {
+    /// The table of a plan for `memory_bytes`.
+    pub fn new(memory_bytes: u64, plan: Plan) -> Self {
+        let mut parts = plan
+            .budget
+            .parts()
+            .map(|(name, bytes)| (name, bytes as u64))
+            .to_vec();
+        // The region begins where the caller's memory does: up to a page is lost before it.
+        parts.push(("alignment", PAGE_BYTES as u64));
+        let total_bytes = parts.iter().map(|(_, bytes)| bytes).sum();
+        debug_assert_eq!(
+            plan.budget.total_bytes().map(|bytes| bytes as u64),
+            Some(total_bytes)
+        );
+        BudgetTable {
+            memory_bytes,
+            plan,
+            parts,
+            total_bytes,
+        }
+    }
+
     /// Everything with stable keys.
     pub fn json(&self) -> Map<String, Value> {
         let parts: Value = self
@@ -87,49 +90,41 @@ impl BudgetTable {
         let mut map = Map::new();
         map.insert("budget".into(), parts);
         map.insert("total_bytes".into(), self.total_bytes.into());
-        map.insert("memory_bytes".into(), self.options.memory_bytes.into());
-        map.insert("context".into(), self.options.seq_len.into());
-        map.insert("lanes".into(), self.options.lanes.into());
-        map.insert("batch_tokens".into(), self.batch_tokens.into());
-        map.insert("weight_bytes".into(), self.weight_bytes.into());
+        map.insert("memory_bytes".into(), self.memory_bytes.into());
+        map.insert("context".into(), self.plan.sizes.seq_len.into());
+        map.insert("lanes".into(), self.plan.sizes.lanes.into());
+        map.insert("batch_tokens".into(), self.plan.sizes.batch_tokens.into());
+        map.insert("weight_bytes".into(), self.plan.weight_bytes.into());
         map
     }
 }
 
 impl fmt::Display for BudgetTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PlanOptions {
-            memory_bytes,
-            seq_len,
-            lanes,
-            ..
-        } = self.options;
+        let (memory_bytes, sizes) = (self.memory_bytes, &self.plan.sizes);
         writeln!(
             f,
-            "budget for {} of memory: context of {seq_len}, {lanes} lanes, prompts in passes of {}",
-            size::text(memory_bytes as u64),
-            self.batch_tokens
+            "budget for {} of memory: context of {}, {} lanes, prompts in passes of {}",
+            size::text(memory_bytes),
+            sizes.seq_len,
+            sizes.lanes,
+            sizes.batch_tokens
         )?;
-        let free = ("left over", memory_bytes as u64 - self.total_bytes);
+        let free = ("left over", memory_bytes - self.total_bytes);
         for (name, bytes) in self.parts.iter().chain([&free]) {
             writeln!(f, "  {name:<18} {:>16}", size::grouped(*bytes))?;
         }
-        writeln!(
-            f,
-            "  {:<18} {:>16}",
-            "memory",
-            size::grouped(memory_bytes as u64)
-        )?;
+        writeln!(f, "  {:<18} {:>16}", "memory", size::grouped(memory_bytes))?;
         let resident = self
             .parts
             .iter()
             .find(|(name, _)| name.starts_with("resident"));
-        let share = resident.map_or(0, |(_, bytes)| *bytes) as f64 / self.weight_bytes as f64;
+        let share = resident.map_or(0, |(_, bytes)| *bytes) as f64 / self.plan.weight_bytes as f64;
         write!(
             f,
             "  {:.1} % of the {} of weights stay in memory, the others are streamed",
             100.0 * share.min(1.0),
-            size::text(self.weight_bytes)
+            size::text(self.plan.weight_bytes)
         )
     }
 }

@@ -5,7 +5,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use tessera_runtime::format::{FormatError, Image, SUPERBLOCK_BYTES};
+use tessera_kernels::Kernels;
+use tessera_runtime::format::{FormatError, Image, SUPERBLOCK_BYTES, Section, SectionKind};
 
 /// Why an image cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,6 +93,39 @@ impl ImageFile {
             Ok(image) => image,
             Err(error) => unreachable!("{error}, but the head was checked when it was read"),
         }
+    }
+
+    /// An error of this image.
+    pub(crate) fn bad(&self, message: String) -> ImageError {
+        ImageError::Io {
+            path: self.path.clone(),
+            message,
+        }
+    }
+
+    /// The contents of a section that is a blob, checked.
+    ///
+    /// # Errors
+    /// [`ImageError::Io`]; also where its checksum is wrong.
+    pub fn section_data(&self, section: &Section) -> Result<Vec<u8>, ImageError> {
+        let mut data = vec![0; section.data_bytes as usize];
+        self.read_at(section.offset, &mut data)?;
+        if (Kernels::best().crc32c)(0, &data) != section.crc {
+            let name = SectionKind::from_u16(section.kind).map_or("section", SectionKind::name);
+            return Err(self.bad(format!("the checksum of the {name} is wrong")));
+        }
+        Ok(data)
+    }
+
+    /// The contents of the first section of a kind, checked, if the image has it.
+    ///
+    /// # Errors
+    /// As [`ImageFile::section_data`].
+    pub fn blob(&self, kind: SectionKind) -> Result<Option<Vec<u8>>, ImageError> {
+        let section = self.image().find(kind);
+        section
+            .map(|section| self.section_data(&section))
+            .transpose()
     }
 
     /// Fills `out` from byte `offset` on.

@@ -9,6 +9,8 @@ use tessera_runtime::format::{Image, SectionKind, VERSION};
 
 use crate::budget::{BudgetOptions, BudgetTable, budget_table};
 use crate::image_file::{ImageError, ImageFile};
+use crate::profile::{self, SectionReport};
+use crate::sparsity::{Sparsity, SparsityError, sparsity};
 use crate::summary::{KindSummary, Table, kinds};
 
 /// Why an image cannot be shown.
@@ -18,6 +20,8 @@ pub enum InspectError {
     Image(ImageError),
     /// There is no plan for the memory named.
     Plan(PlanError),
+    /// Its predictors or statistics are none.
+    Sparsity(SparsityError),
 }
 
 impl fmt::Display for InspectError {
@@ -25,6 +29,7 @@ impl fmt::Display for InspectError {
         match self {
             Self::Image(error) => error.fmt(f),
             Self::Plan(error) => error.fmt(f),
+            Self::Sparsity(error) => error.fmt(f),
         }
     }
 }
@@ -36,13 +41,15 @@ impl std::error::Error for InspectError {}
 pub struct Inspection {
     head: Vec<u8>,
     kinds: Vec<KindSummary>,
+    sparsity: Sparsity,
     budget: Option<BudgetTable>,
+    calibration: Vec<SectionReport>,
 }
 
-/// Reads the head of an image; nothing else of it is read.
+/// Reads the head of an image, its predictors and its statistics; nothing else of it is read.
 ///
 /// # Errors
-/// [`InspectError`]: no image, or a budget that is too small.
+/// [`InspectError`]: no image, damaged predictors or statistics, or a budget that is too small.
 pub fn inspect(path: &Path, budget: Option<BudgetOptions>) -> Result<Inspection, InspectError> {
     let file = ImageFile::open(path).map_err(InspectError::Image)?;
     let image = file.image();
@@ -53,7 +60,9 @@ pub fn inspect(path: &Path, budget: Option<BudgetOptions>) -> Result<Inspection,
     Ok(Inspection {
         head: file.head().to_vec(),
         kinds: kinds(&image),
+        sparsity: sparsity(&file).map_err(InspectError::Sparsity)?,
         budget,
+        calibration: SectionReport::read(&file).map_err(InspectError::Image)?,
     })
 }
 
@@ -98,6 +107,11 @@ impl Inspection {
             "padding_bytes".into(),
             (superblock.image_bytes - data).into(),
         );
+        all.extend(self.sparsity.json());
+        if !self.calibration.is_empty() {
+            let sections = self.calibration.iter().map(SectionReport::json);
+            all.insert("calibration".into(), sections.collect());
+        }
         if let Some(budget) = &self.budget {
             all.extend(budget.json());
         }
@@ -241,6 +255,13 @@ impl fmt::Display for Inspection {
             superblock.eos_tokens()
         )?;
         write!(f, "{}", Table(&self.kinds, superblock.image_bytes))?;
+        if self.sparsity != Sparsity::default() {
+            write!(f, "\n\n{}", self.sparsity)?;
+        }
+        if !self.calibration.is_empty() {
+            let table = profile::Table(&self.calibration, s.n_experts);
+            write!(f, "\n\n{table}")?;
+        }
         match &self.budget {
             Some(budget) => write!(f, "\n\n{budget}"),
             None => Ok(()),

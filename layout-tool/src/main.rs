@@ -1,6 +1,7 @@
 //! Command line of the layout tool: arguments, progress and exit codes only.
 #![forbid(unsafe_code)]
 
+mod calibrate;
 mod progress;
 
 use std::fmt::Display;
@@ -11,9 +12,12 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use layout_tool::budget::BudgetOptions;
 use layout_tool::inspect::inspect;
-use layout_tool::pack::{Choice, PackOptions, Weights, pack};
+use layout_tool::pack::{Choice, PackOptions, Weights, check_target, pack};
+use layout_tool::simulate::{POLICIES, simulate};
 use layout_tool::size;
+use layout_tool::synth::{SynthOptions, synth};
 use layout_tool::verify::{compare, verify};
+use tessera_runtime::cache::PolicyKind;
 
 /// Packs language models into Tessera images, shows what is in an image, and checks images.
 ///
@@ -28,8 +32,11 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Pack(PackArgs),
+    Synth(SynthArgs),
     Inspect(InspectArgs),
     Verify(VerifyArgs),
+    Profile(calibrate::ProfileArgs),
+    Simulate(SimulateArgs),
 }
 
 /// Write the image of a model.
@@ -77,7 +84,8 @@ struct PackArgs {
     #[arg(long, default_value = "auto", value_name = "COUNT", value_parser = bundle)]
     bundle: Bundle,
 
-    /// Activation statistics from a text. Reserved: this version refuses it.
+    /// Run the model over a text and order its neurons by their activity, with statistics and
+    /// predictors: as `profile` does with its defaults.
     #[arg(long, value_name = "TEXT")]
     calibrate: Option<PathBuf>,
 
@@ -98,9 +106,51 @@ struct PackArgs {
     progress: bool,
 }
 
+/// Write a synthetic model with prescribed activations, of the size of a real one.
+///
+/// An image has ReLU gates that are active for the share of tokens that was asked for, with hot
+/// neurons and cold ones, predictors and statistics. A GGUF file of the same shape has plain random
+/// weights in Q4_0, for timing other engines. Neither has a tokenizer: they work on token ids.
+#[derive(Debug, Args)]
+struct SynthArgs {
+    /// Which one: mistral-7b, bamboo-7b, llama-13b, turbosparse-mixtral-47b, small (about 100 MB),
+    /// tiny or tiny-moe.
+    #[arg(value_name = "SHAPE")]
+    shape: String,
+
+    /// The image to write; a GGUF file if the name ends in .gguf.
+    #[arg(short, long, value_name = "IMAGE")]
+    output: PathBuf,
+
+    /// Another seed gives another model with the same statistics.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// Share of the neurons that are active for a token: 0.01 to 0.5. By default the shape's: 0.1,
+    /// or 0.15 of an expert of turbosparse-mixtral-47b.
+    #[arg(long, value_name = "SHARE")]
+    activation_share: Option<f64>,
+
+    /// Fewer layers than the shape has, or more.
+    #[arg(long, value_name = "COUNT")]
+    layers: Option<usize>,
+
+    /// Replace IMAGE if it exists.
+    #[arg(short, long)]
+    force: bool,
+
+    /// Threads; all of the machine's by default. The file does not depend on it.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+
+    /// Show progress even where standard error is no terminal.
+    #[arg(long)]
+    progress: bool,
+}
+
 /// Show what is in an image, and how it would use so much memory.
 ///
-/// Only the first bytes of the image are read; use verify to check all of it.
+/// Only its first bytes, predictors and statistics are read; use verify to check all of it.
 #[derive(Debug, Args)]
 struct InspectArgs {
     /// The image.
@@ -144,6 +194,27 @@ struct VerifyArgs {
     progress: bool,
 }
 
+/// Score the policies of the cold cache on a trace, beside Belady's optimum, for many sizes.
+///
+/// The first half of the trace's tokens is learned from, the second half is scored.
+#[derive(Debug, Args)]
+struct SimulateArgs {
+    /// A trace of active neurons.
+    trace: PathBuf,
+
+    /// Score this policy only: lru or frequency.
+    #[arg(long, value_name = "POLICY", value_parser = policy)]
+    policy: Option<PolicyKind>,
+
+    /// Share of each section's neurons, hottest first, that is always in memory: 0 to 1.
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
+    prefix: f64,
+
+    /// Print JSON with stable keys.
+    #[arg(long)]
+    json: bool,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Bundle(Option<usize>);
 
@@ -155,11 +226,29 @@ fn bundle(text: &str) -> Result<Bundle, String> {
     }
 }
 
+fn policy(text: &str) -> Result<PolicyKind, String> {
+    let named = POLICIES.iter().find(|(_, name)| *name == text);
+    named
+        .map(|&(kind, _)| kind)
+        .ok_or_else(|| "it must be lru or frequency".into())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text
+        .parse()
+        .ok()
+        .filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "it must be a number from 0 to 1".into())
+}
+
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Pack(args) => run_pack(args),
+        Command::Synth(args) => run_synth(args),
         Command::Inspect(args) => run_inspect(&args),
         Command::Verify(args) => run_verify(&args),
+        Command::Profile(args) => calibrate::run(args).and_then(|report| print(&report)),
+        Command::Simulate(args) => run_simulate(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -171,14 +260,7 @@ fn main() -> ExitCode {
 }
 
 fn run_pack(args: PackArgs) -> Result<(), String> {
-    if args.calibrate.is_some() {
-        return Err(
-            "--calibrate is not there yet, it comes with a later version; leave it out to \
-                    keep the neurons in the order of the model"
-                .into(),
-        );
-    }
-    let options = PackOptions {
+    let mut options = PackOptions {
         source: args.source,
         target: args.output,
         weights: args.weights,
@@ -189,6 +271,12 @@ fn run_pack(args: PackArgs) -> Result<(), String> {
         tokenizer: !args.no_tokenizer,
         threads: args.threads.map(usize::from),
     };
+    let target = options.target.clone();
+    if args.calibrate.is_some() {
+        check_target(Some(&options.source), &target, options.force).map_err(|e| e.to_string())?;
+        // What an interrupted run left there is packed over.
+        (options.target, options.force) = (calibrate::uncalibrated(&target), true);
+    }
     let bar = progress::Bar::new("packing", args.progress);
     let report = pack(&options, &|done, all| bar.set(done, all));
     bar.clear();
@@ -196,7 +284,32 @@ fn run_pack(args: PackArgs) -> Result<(), String> {
     for note in &report.notes {
         eprintln!("layout-tool: note: {note}");
     }
-    print(&report)
+    print(&report)?;
+    let Some(text) = &args.calibrate else {
+        return Ok(());
+    };
+    options = PackOptions {
+        target,
+        force: args.force,
+        ..options
+    };
+    print(&calibrate::after_pack(&options, text, args.progress)?)
+}
+
+fn run_synth(args: SynthArgs) -> Result<(), String> {
+    let options = SynthOptions {
+        shape: args.shape,
+        target: args.output,
+        seed: args.seed,
+        activation_share: args.activation_share,
+        layers: args.layers,
+        force: args.force,
+        threads: args.threads.map(usize::from),
+    };
+    let bar = progress::Bar::new("writing", args.progress);
+    let report = synth(&options, &|done, all| bar.set(done, all));
+    bar.clear();
+    print(&report.map_err(|error| error.to_string())?)
 }
 
 fn run_inspect(args: &InspectArgs) -> Result<(), String> {
@@ -241,6 +354,20 @@ fn run_verify(args: &VerifyArgs) -> Result<(), String> {
         args.image.display(),
         source.display()
     ))
+}
+
+fn run_simulate(args: &SimulateArgs) -> Result<(), String> {
+    let policies = match args.policy {
+        Some(policy) => vec![policy],
+        None => POLICIES.map(|(kind, _)| kind).to_vec(),
+    };
+    let simulation = simulate(&args.trace, &policies, args.prefix);
+    let simulation = simulation.map_err(|error| error.to_string())?;
+    if args.json {
+        print(&format!("{:#}", simulation.json()))
+    } else {
+        print(&simulation)
+    }
 }
 
 /// Writes `text` and a line end to standard output; a reader that has gone is no error.

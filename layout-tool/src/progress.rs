@@ -8,10 +8,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// Lines that are printed for a whole run where standard error is no terminal.
 const LINES: u64 = 10;
 
-/// Shows bytes done, the rate and the time left; nothing where standard error is no terminal,
+/// Shows what is done, the rate and the time left; nothing where standard error is no terminal,
 /// unless it is asked for: then a line now and then.
 pub struct Bar {
     what: &'static str,
+    /// What is counted, where it is not bytes.
+    unit: Option<&'static str>,
     bar: Option<ProgressBar>,
     lines: bool,
     line: AtomicU64,
@@ -20,9 +22,21 @@ pub struct Bar {
 impl Bar {
     /// A bar for doing `what`.
     pub fn new(what: &'static str, asked: bool) -> Self {
+        Self::with_unit(what, None, asked)
+    }
+
+    /// A bar for doing `what`, counted in `unit` instead of bytes.
+    pub fn counting(what: &'static str, unit: &'static str, asked: bool) -> Self {
+        Self::with_unit(what, Some(unit), asked)
+    }
+
+    fn with_unit(what: &'static str, unit: Option<&'static str>, asked: bool) -> Self {
         let terminal = stderr().is_terminal();
         let bar = terminal.then(|| {
-            let template = "{msg} {wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+            let template = match unit {
+                None => "{msg} {wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left",
+                Some(_) => "{msg} {wide_bar} {pos} of {len}, {eta} left",
+            };
             let style = ProgressStyle::with_template(template);
             let bar = ProgressBar::new(0).with_message(what);
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -30,6 +44,7 @@ impl Bar {
         });
         Bar {
             what,
+            unit,
             bar,
             lines: asked && !terminal,
             line: AtomicU64::new(0),
@@ -44,8 +59,13 @@ impl Bar {
         }
         let line = done * LINES / all.max(1);
         if self.lines && self.line.fetch_max(line, Ordering::Relaxed) < line {
-            let size = layout_tool::size::text;
-            eprintln!("{} {} of {}", self.what, size(done), size(all));
+            match self.unit {
+                Some(unit) => eprintln!("{} {done} of {all} {unit}", self.what),
+                None => {
+                    let size = layout_tool::size::text;
+                    eprintln!("{} {} of {}", self.what, size(done), size(all));
+                }
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use tessera_kernels::attention::{scratch_len, state_len};
 use tessera_kernels::kv::{KvType, kv_dim};
-use tessera_kernels::{BLOCK, Kernels};
+use tessera_kernels::{BLOCK, GROUP, Kernels};
 
 use crate::arena::carved_bytes;
 use crate::chunk::Chunk;
@@ -10,6 +10,7 @@ use crate::format::{PAGE_BYTES, VectorsLayout};
 use crate::kv::{KvLayout, Place};
 use crate::limits::{ATTEND_UNITS_MAX, EMBED_SLOTS_MAX, FEW_TOKENS_MAX, JOBS_MAX};
 use crate::shape::Shape;
+use crate::sparse::{SparseSizes, window_bytes};
 
 /// Choices that size memory besides the shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +37,10 @@ pub struct Sizes {
     pub slot_bytes: usize,
     /// Bytes of one embedding tile.
     pub embed_bytes: usize,
+    /// Thresholds that are kept, one for each feed-forward section.
+    pub n_thresholds: usize,
+    /// What passes with predictors need, where there are any.
+    pub sparse: Option<SparseSizes>,
 }
 
 /// Bytes of each piece of the region, in the order in which it is carved.
@@ -47,6 +52,10 @@ pub struct Budget {
     pub chunks_bytes: usize,
     /// Weights that stay.
     pub resident_bytes: usize,
+    /// Predictors, and what their first layers give; thresholds.
+    pub predictors_bytes: usize,
+    /// Slots of cold bundles, their books, and the state of the clusters that are computed.
+    pub cold_bytes: usize,
     /// Keys and values.
     pub kv_bytes: usize,
     /// Buffers of the weight stream and of embedding rows, whole pages.
@@ -66,11 +75,13 @@ impl Budget {
     }
 
     /// Names and bytes, in order.
-    pub fn parts(&self) -> [(&'static str, usize); 7] {
+    pub fn parts(&self) -> [(&'static str, usize); 9] {
         [
             ("vectors", self.vectors_bytes),
             ("chunk table", self.chunks_bytes),
             ("resident weights", self.resident_bytes),
+            ("predictors", self.predictors_bytes),
+            ("cold cache", self.cold_bytes),
             ("kv cache", self.kv_bytes),
             ("i/o buffers", self.io_bytes),
             ("activations", self.activation_bytes),
@@ -83,7 +94,7 @@ impl Budget {
         let before = self
             .parts()
             .iter()
-            .take(4)
+            .take(6)
             .map(|&(_, bytes)| bytes)
             .sum::<usize>();
         let start = before.next_multiple_of(PAGE_BYTES);
@@ -93,7 +104,10 @@ impl Budget {
     /// Bytes of every piece.
     pub fn new(shape: &Shape, sizes: &Sizes) -> Self {
         let floats = |count: usize| carved_bytes(count.saturating_mul(4));
-        let io_pages = sizes.n_slots * sizes.slot_bytes + EMBED_SLOTS_MAX * sizes.embed_bytes;
+        let cold = sizes.sparse.map(|sparse| sparse.cold);
+        let cold_io = cold.map_or(0, |cold| cold.n_reads * cold.read_bytes);
+        let io_pages =
+            sizes.n_slots * sizes.slot_bytes + EMBED_SLOTS_MAX * sizes.embed_bytes + cold_io;
         let b = Buffers::new(shape, sizes);
         let quantized = |rows: usize, cols: usize| {
             let blocks = rows * cols.div_ceil(BLOCK);
@@ -108,6 +122,16 @@ impl Budget {
             vectors_bytes: floats(VectorsLayout::new(shape).len()),
             chunks_bytes: carved_bytes(sizes.n_chunks * size_of::<Chunk>()),
             resident_bytes: carved_bytes(sizes.resident_bytes),
+            predictors_bytes: floats(sizes.n_thresholds)
+                + sizes
+                    .sparse
+                    .map_or(0, |sparse| sparse.predictors_bytes(shape)),
+            cold_bytes: sizes.sparse.map_or(0, |sparse| {
+                sparse
+                    .cold
+                    .bytes()
+                    .saturating_add(window_bytes(shape, sparse.tokens))
+            }),
             kv_bytes: KvLayout::new(shape, sizes).bytes(),
             io_bytes: PAGE_BYTES + io_pages,
             activation_bytes: floats(b.x)
@@ -188,8 +212,14 @@ impl Buffers {
             hidden: run * tokens,
             partials: shape.dim * (JOBS_MAX * tokens.min(FEW_TOKENS_MAX)).max(2 * tokens),
             logits: shape.vocab_size * sizes.logits_rows,
-            lane_floats: scratch_len(dim).max(strip).max(2 * shape.cluster_neurons),
-            lane_bytes: Kernels::scratch_bytes(wide, tokens),
+            lane_floats: scratch_len(dim)
+                .max(strip)
+                .max(3 * GROUP * tokens.min(FEW_TOKENS_MAX))
+                .max(2 * shape.cluster_neurons),
+            lane_bytes: Kernels::scratch_bytes(
+                wide.max(sizes.sparse.map_or(0, |sparse| sparse.rank)),
+                tokens,
+            ),
         }
     }
 

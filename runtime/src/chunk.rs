@@ -26,7 +26,8 @@ pub struct Chunk {
     expert: u32,
     /// Layer, `n_layers` for the lm_head.
     pub layer: u32,
-    padding: u32,
+    /// 1 for a part of a feed-forward section.
+    ffn: u32,
 }
 
 impl Chunk {
@@ -45,23 +46,39 @@ impl Chunk {
         self.offset + self.bytes as u64
     }
 
+    /// True for a part of a feed-forward section.
+    pub fn is_ffn(&self) -> bool {
+        self.ffn != 0
+    }
+
     /// Expert that the chunk belongs to, in a mixture.
     pub fn expert(&self) -> Option<usize> {
         (self.expert != EVERY_TOKEN).then_some(self.expert as usize)
     }
 }
 
+/// How weights are cut into chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// Most bytes of a chunk, unless one unit is larger.
+    pub chunk_bytes: usize,
+    /// A chunk ends before this cluster of each feed-forward section.
+    pub hot_clusters: usize,
+}
+
 /// Calls `visit(chunk)` for each chunk of the image, in file order. Chunks hold at least one unit
-/// (tile or cluster) and as many more of their section as `target_bytes` allow.
-pub fn for_each_chunk(image: &Image<'_>, target_bytes: usize, mut visit: impl FnMut(Chunk)) {
+/// (tile or cluster) and as many more of their layer's half as `cut` allows.
+pub fn for_each_chunk(image: &Image<'_>, cut: Cut, mut visit: impl FnMut(Chunk)) {
     let shape = *image.shape();
     let mut open: Option<Chunk> = None;
-    let mut unit = |offset: u64, bytes: usize, layer: usize, expert: Option<usize>| {
+    let mut unit = |offset: u64, bytes: usize, layer: usize, expert: Option<usize>, ffn: Ffn| {
         let expert = expert.map_or(EVERY_TOKEN, |expert| expert as u32);
         if let Some(chunk) = &mut open {
             let joins = chunk.end() == offset
                 && (chunk.layer, chunk.expert) == (layer as u32, expert)
-                && chunk.bytes as usize + bytes <= target_bytes;
+                && chunk.is_ffn() == (ffn != Ffn::No)
+                && ffn != Ffn::First
+                && chunk.bytes as usize + bytes <= cut.chunk_bytes;
             if joins {
                 chunk.bytes += bytes as u32;
                 return;
@@ -75,7 +92,7 @@ pub fn for_each_chunk(image: &Image<'_>, target_bytes: usize, mut visit: impl Fn
             bytes,
             expert,
             layer,
-            padding: 0,
+            ffn: (ffn != Ffn::No) as u32,
         });
     };
     let matrix = |map: &MatrixMap, unit: &mut dyn FnMut(u64, usize)| {
@@ -86,7 +103,9 @@ pub fn for_each_chunk(image: &Image<'_>, target_bytes: usize, mut visit: impl Fn
     };
     for layer in 0..shape.n_layers {
         for map in image.attention(layer) {
-            matrix(&map, &mut |offset, bytes| unit(offset, bytes, layer, None));
+            matrix(&map, &mut |offset, bytes| {
+                unit(offset, bytes, layer, None, Ffn::No)
+            });
         }
         for expert in 0..shape.n_ffns() {
             let map = image.ffn(layer, expert);
@@ -98,16 +117,29 @@ pub fn for_each_chunk(image: &Image<'_>, target_bytes: usize, mut visit: impl Fn
                     map.run_bytes(shape.cluster_len(cluster)),
                     layer,
                     name,
+                    if cluster == cut.hot_clusters {
+                        Ffn::First
+                    } else {
+                        Ffn::Yes
+                    },
                 );
             }
         }
     }
     matrix(&image.lm_head(), &mut |offset, bytes| {
-        unit(offset, bytes, shape.n_layers, None)
+        unit(offset, bytes, shape.n_layers, None, Ffn::No)
     });
     if let Some(chunk) = open {
         visit(chunk);
     }
+}
+
+/// What a unit is to a feed-forward section: no part, a part, the first of the cold part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ffn {
+    No,
+    Yes,
+    First,
 }
 
 /// Index of the chunk that holds the byte at `offset`; `chunks` are in file order.

@@ -1,5 +1,7 @@
 //! One cluster of neurons for a few tokens, on one lane.
 
+mod threshold;
+
 use core::ops::Range;
 
 use tessera_kernels::{Activation, Activations, GROUP, Kernels, NeuronRows, Rows};
@@ -78,13 +80,18 @@ impl<'a> Clusters<'a> {
             if let Some(next) = next {
                 rows.then(&next[parts.first.clone()]);
             }
-            let hidden = &gate[..alive * tokens];
-            if tokens == 1 {
-                (self.kernels.down_group)(&rows, hidden, partial, lane.bytes);
-            } else {
-                let cols = 0..layout.dim;
-                (self.kernels.down_group_many)(&rows, cols, tokens, hidden, partial, lane.bytes);
-            }
+            self.down(&rows, &gate[..alive * tokens], partial, lane.bytes);
+        }
+    }
+
+    /// Adds the down columns `rows`, times `hidden` (neurons, tokens), to `partial`.
+    fn down(&self, rows: &NeuronRows<'_>, hidden: &[f32], partial: &mut [f32], scratch: &mut [u8]) {
+        let tokens = self.x.tokens();
+        if tokens == 1 {
+            (self.kernels.down_group)(rows, hidden, partial, scratch);
+        } else {
+            let cols = 0..self.map.bundle.dim;
+            (self.kernels.down_group_many)(rows, cols, tokens, hidden, partial, scratch);
         }
     }
 

@@ -12,6 +12,8 @@ use crate::format::{BundleParts, FfnMap};
 use crate::limits::{EXPERTS_MAX, EXPERTS_USED_MAX, FEW_TOKENS_MAX, JOBS_MAX};
 use crate::product::Machine;
 use crate::shape::Shape;
+use crate::sparse::{self, Sparse};
+use crate::stats::Stats;
 use crate::weights::{Ready, Weights, WeightsError};
 use crate::work::{Lanes, Work};
 
@@ -21,33 +23,58 @@ struct Section<'a, 'b, C, K> {
     lanes: &'a Lanes<'b>,
     shape: &'a Shape,
     map: FfnMap,
+    layer: usize,
+    expert: usize,
+}
+
+/// Which neurons are computed.
+pub enum Choice<'a, 'm> {
+    /// All, but those that turn out to be zero.
+    All,
+    /// Those that the predictors name.
+    Predicted(&'a mut Sparse<'m>),
+    /// Those that reach the threshold of their section.
+    Above(&'a [f32]),
+}
+
+impl<'m> Choice<'_, 'm> {
+    fn reborrow(&mut self) -> Choice<'_, 'm> {
+        match self {
+            Choice::All => Choice::All,
+            Choice::Predicted(sparse) => Choice::Predicted(sparse),
+            Choice::Above(thresholds) => Choice::Above(thresholds),
+        }
+    }
 }
 
 /// Feed-forward network of one layer: `work.inputs` (normed, quantised) -> `work.sum`
 /// (dim, tokens).
+#[allow(clippy::too_many_arguments)]
 pub fn ffn<'m, F: Flash<'m>, C: Cores, K: Clock>(
     machine: &Machine<'_, C, K>,
     weights: &mut Weights<'m, F>,
     lanes: &Lanes<'_>,
     router: &[f32],
     work: &mut Work<'_>,
+    choice: Choice<'_, '_>,
     layer: usize,
     tokens: usize,
 ) -> Result<(), WeightsError> {
     let shape = *weights.image.shape();
     if shape.n_experts > 0 {
-        return mixture(machine, weights, lanes, router, work, layer, tokens);
+        return mixture(machine, weights, lanes, router, work, choice, layer, tokens);
     }
-    let map = weights.image.ffn(layer, 0);
     let section = Section {
         machine,
         lanes,
         shape: &shape,
-        map,
+        map: weights.image.ffn(layer, 0),
+        layer,
+        expert: 0,
     };
     let x = work.inputs.view(tokens, shape.dim);
     let sum = &mut work.sum[..shape.dim * tokens];
-    section.run(weights, &x, work.gate, work.up, work.partials, sum)
+    section.run(weights, choice, &x, work.gate, work.up, work.partials, sum)
 }
 
 /// The experts that one token uses, in ascending order, with their weights.
@@ -80,12 +107,14 @@ fn choose_experts(shape: &Shape, kernels: &Kernels, router: &[f32], x: &[f32]) -
     chosen
 }
 
+#[allow(clippy::too_many_arguments)]
 fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
     machine: &Machine<'_, C, K>,
     weights: &mut Weights<'m, F>,
     lanes: &Lanes<'_>,
     router: &[f32],
     work: &mut Work<'_>,
+    mut choice: Choice<'_, '_>,
     layer: usize,
     tokens: usize,
 ) -> Result<(), WeightsError> {
@@ -117,21 +146,26 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
         for t in 0..tokens {
             if choose(work, t).iter().any(|&(chosen, _)| chosen == expert) {
                 gathered.copy_row(count, &work.inputs, t, dim);
+                if let Some(observer) = machine.observer {
+                    observer.routed(layer, expert, t);
+                }
                 count += 1;
             }
         }
-        let map = weights.image.ffn(layer, expert);
         let section = Section {
             machine,
             lanes,
             shape: &shape,
-            map,
+            map: weights.image.ffn(layer, expert),
+            layer,
+            expert,
         };
         let (partials, out) = work
             .partials
             .split_at_mut(work.partials.len() - dim * count);
         let x = gathered.view(count, dim);
-        let result = section.run(weights, &x, work.gate, work.up, partials, out);
+        let choice = choice.reborrow();
+        let result = section.run(weights, choice, &x, work.gate, work.up, partials, out);
         // Back in its place before an error leaves: the session stays usable.
         work.gathered = Some(gathered);
         result?;
@@ -153,18 +187,32 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
 
 impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
     /// `sum` (dim, tokens) = the whole section on `x` (tokens, dim).
+    #[allow(clippy::too_many_arguments)]
     fn run<'m, F: Flash<'m>>(
         &self,
         weights: &mut Weights<'m, F>,
+        choice: Choice<'_, '_>,
         x: &Activations<'_>,
         gate: &mut [f32],
         up: &mut [f32],
         partials: &mut [f32],
         sum: &mut [f32],
     ) -> Result<(), WeightsError> {
+        let (layer, expert) = (self.layer, self.expert);
+        let threshold = match choice {
+            Choice::All => 0.0,
+            Choice::Above(thresholds) => thresholds[layer * self.shape.n_ffns() + expert],
+            Choice::Predicted(sparse) => {
+                let section = sparse::Section { layer, expert, x };
+                return sparse.run(self.machine, weights, self.lanes, &section, partials, sum);
+            }
+        };
         sum.fill(0.0);
         let tokens = x.tokens();
-        let few = tokens <= FEW_TOKENS_MAX;
+        let few = tokens <= FEW_TOKENS_MAX && self.machine.observer.is_none();
+        if let Some(observer) = self.machine.observer {
+            observer.inputs(self.layer, self.expert, x.x);
+        }
         let per_run = if few {
             (partials.len() / (self.shape.dim * tokens)).min(JOBS_MAX)
         } else {
@@ -175,15 +223,17 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
             let end = self.ready_clusters(weights, cluster, per_run)?;
             let ready = weights.ready();
             if few {
-                self.few_tokens(&ready, cluster..end, x, partials, sum);
+                self.few_tokens(&ready, threshold, cluster..end, x, partials, sum);
+                drop(ready);
+                self.count_neurons(&mut weights.stream.stats);
             } else {
                 let first = cluster * self.shape.cluster_neurons;
                 let neurons = first..(end * self.shape.cluster_neurons).min(self.map.neurons);
                 let len = neurons.len() * tokens;
                 self.hidden(&ready, neurons, x, &mut gate[..len], &mut up[..len]);
                 self.down(&ready, cluster..end, tokens, &gate[..len], sum);
+                drop(ready);
             }
-            drop(ready);
             let end_neuron = (end * self.shape.cluster_neurons).min(self.map.neurons);
             weights.release_before(self.map.bundle_offset(end_neuron));
             cluster = end;
@@ -220,6 +270,7 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
     fn few_tokens(
         &self,
         ready: &Ready<'_>,
+        threshold: f32,
         clusters: core::ops::Range<usize>,
         x: &Activations<'_>,
         partials: &mut [f32],
@@ -257,7 +308,12 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
                         false => cluster + 1,
                     };
                     let next = Some(next).filter(is_here).map(first_neuron);
-                    run.run(neurons, next, &mut lanes[lane].lock(), partial);
+                    let lane = &mut lanes[lane].lock();
+                    if threshold > 0.0 {
+                        run.run_above(threshold, neurons, lane, partial);
+                    } else {
+                        run.run(neurons, next, lane, partial);
+                    }
                 }
             });
         drop(jobs);
@@ -265,6 +321,15 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
             for (sum, partial) in sum.iter_mut().zip(partial) {
                 *sum += partial;
             }
+        }
+    }
+
+    /// Adds what lanes counted of thresholds.
+    fn count_neurons(&self, stats: &mut Stats) {
+        for lane in self.lanes {
+            let mut lane = lane.lock();
+            stats.active_neurons += core::mem::take(&mut lane.active);
+            stats.all_neurons += core::mem::take(&mut lane.all);
         }
     }
 
@@ -278,6 +343,7 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
         up: &mut [f32],
     ) {
         let (k, tokens) = (self.map.bundle.neurons, x.tokens());
+        let (first_neuron, observer) = (neurons.start, self.machine.observer);
         let per_job = (neurons.len() / k).div_ceil(JOBS_MAX) * k;
         let chunk = per_job * tokens;
         let mut jobs: heapless::Vec<_, JOBS_MAX> = gate
@@ -298,9 +364,17 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
                     let parts = bundle_at(&map, ready, first + bundle * k);
                     (kernels.matmul)(&parts.gate, x, gate, lane.bytes);
                     (kernels.matmul)(&parts.up, x, up, lane.bytes);
-                    (kernels.gated)(shape.activation, gate, up);
+                    if observer.is_none() {
+                        (kernels.gated)(shape.activation, gate, up);
+                    }
                 }
             });
+        drop(jobs);
+        if let Some(observer) = observer {
+            let (layer, expert) = (self.layer, self.expert);
+            observer.products(layer, expert, first_neuron, tokens, gate, up);
+            (kernels.gated)(shape.activation, gate, up);
+        }
     }
 
     /// Many tokens, second half: adds the clusters' down sums to `sum` (dim, tokens), each lane

@@ -41,6 +41,10 @@ pub const JOBS_MAX: usize = 32;
 pub const SLOTS_MAX: usize = 32;
 /// Buffers for single embedding rows.
 pub const EMBED_SLOTS_MAX: usize = 8;
+/// Reads of cold bundles that can be in flight.
+pub const COLD_READS_MAX: usize = 64;
+/// Bundles that one such read may span.
+pub const COLD_RUN_MAX: usize = 16;
 /// Times that one read is tried before its error is reported.
 pub const READ_TRIES_MAX: u32 = 3;
 /// How long reads are waited for before their error is reported.
@@ -49,6 +53,13 @@ pub const READ_DEADLINE_NS: u64 = 20_000_000_000;
 pub const FEW_TOKENS_MAX: usize = 8;
 /// Tokens that one pass over the weights may carry.
 pub const BATCH_TOKENS_MAX: usize = 512;
+
+/// Sizes of random reads that a device profile holds.
+pub const PROFILE_BLOCKS_MAX: usize = 8;
+/// Numbers of reads in flight that a device profile holds.
+pub const PROFILE_DEPTHS_MAX: usize = 6;
+/// Address ranges that a device profile holds.
+pub const PROFILE_RANGES_MAX: usize = 4;
 
 const_assert!(HEAD_DIM_MAX <= tessera_kernels::kv::HEAD_DIM_MAX);
 const_assert!(SEQUENCES_MAX <= BATCH_TOKENS_MAX);

@@ -3,11 +3,12 @@
 use tessera_hal::{Clock, Cores, Flash};
 
 use crate::attention::{attention, rope_tables};
-use crate::ffn::ffn;
+use crate::ffn::{Choice, ffn};
 use crate::format::VectorsLayout;
 use crate::kv::{KvCache, Place};
 use crate::limits::JOBS_MAX;
 use crate::product::{Machine, product};
+use crate::sparse::Sparse;
 use crate::weights::{Weights, WeightsError};
 use crate::work::{Lanes, Work};
 
@@ -17,6 +18,9 @@ use crate::work::{Lanes, Work};
 pub struct Pass<'a> {
     /// Where they stand.
     pub places: &'a [Place],
+    /// Feed-forward networks compute only some neurons: those that predictors name, or those that
+    /// reach a threshold.
+    pub sparse: bool,
 }
 
 /// A model and everything it works in.
@@ -31,6 +35,10 @@ pub struct Model<'m, F> {
     pub work: Work<'m>,
     /// What each lane works in.
     pub lanes: Lanes<'m>,
+    /// Memory of passes with predictors, where the plan has any.
+    pub sparse: Option<Sparse<'m>>,
+    /// Threshold of each feed-forward section, in threshold mode.
+    pub thresholds: &'m [f32],
 }
 
 impl<'m, F: Flash<'m>> Model<'m, F> {
@@ -52,6 +60,9 @@ impl<'m, F: Flash<'m>> Model<'m, F> {
             self.work.cos,
             self.work.sin,
         );
+        if let Some(sparse) = self.sparse.as_mut().filter(|_| pass.sparse) {
+            sparse.begin_pass();
+        }
         for layer in 0..shape.n_layers {
             if !go_on() {
                 return Ok(false);
@@ -73,7 +84,12 @@ impl<'m, F: Flash<'m>> Model<'m, F> {
             self.norm(machine, layout.ffn_norm(layer), tokens);
             let router = &self.vectors[layout.router(layer)];
             let (weights, lanes, work) = (&mut self.weights, &self.lanes, &mut self.work);
-            ffn(machine, weights, lanes, router, work, layer, tokens)?;
+            let choice = match &mut self.sparse {
+                Some(sparse) if pass.sparse => Choice::Predicted(sparse),
+                None if pass.sparse => Choice::Above(self.thresholds),
+                _ => Choice::All,
+            };
+            ffn(machine, weights, lanes, router, work, choice, layer, tokens)?;
             self.add_sum(machine, tokens);
         }
         Ok(true)

@@ -1,12 +1,90 @@
 //! What is decided before the first token: which chunks stay, how the others are streamed.
 
+mod sparse;
+
 use tessera_kernels::kv::KvType;
 
 use crate::arena::CARVE_BYTES;
 use crate::budget::{Budget, Sizes};
-use crate::chunk::{Chunk, for_each_chunk};
+use crate::cache::PolicyKind;
+use crate::chunk::{Chunk, Cut, for_each_chunk};
 use crate::format::{FormatError, Image};
-use crate::limits::{BATCH_TOKENS_MAX, LANES_MAX, SEQUENCES_MAX};
+use crate::limits::{BATCH_TOKENS_MAX, COLD_READS_MAX, LANES_MAX, SEQUENCES_MAX};
+use crate::sparse::{SparseSizes, predictor_sizes};
+use sparse::{ffn_bytes, has_statistics, prefix_bytes, sections};
+
+/// Which neurons decoding computes. Prompts are always computed densely.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Mode {
+    /// All but those whose activation is zero: the same bits as the dense model.
+    #[default]
+    Exact,
+    /// Those that the predictors name.
+    Predict,
+    /// Those whose activated gate reaches the threshold of their section.
+    Threshold,
+}
+
+impl Mode {
+    /// The name used on command lines and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Predict => "predict",
+            Self::Threshold => "threshold",
+        }
+    }
+}
+
+/// How the cold segment is used; the numbers come from the planner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ColdOptions {
+    /// Which bundle is given up.
+    pub policy: PolicyKind,
+    /// Per cent of the memory for neurons that go to the resident prefix, the rest to the cold
+    /// segment.
+    pub hot_pct: usize,
+    /// Gates are read first, the rest of a bundle only where its gate is alive.
+    pub two_phase: bool,
+    /// Bundles that may lie between two that one read brings.
+    pub gap: usize,
+    /// Reads in flight.
+    pub reads: usize,
+    /// Most slots, where not all that the memory has room for are wanted.
+    pub slots_max: Option<usize>,
+    /// What is left out, for comparison.
+    pub without: Without,
+}
+
+/// Techniques that are left out, to show what each is worth (PAPER section 11.8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Without {
+    /// Gate, up and down of a neuron are read by one command each.
+    pub bundles: bool,
+    /// The cold segment is emptied before each pass.
+    pub cache: bool,
+    /// A matrix is begun only when all that is read of it has arrived.
+    pub pipeline: bool,
+}
+
+impl Default for ColdOptions {
+    fn default() -> Self {
+        ColdOptions {
+            policy: PolicyKind::Frequency,
+            hot_pct: 50,
+            two_phase: false,
+            gap: 1,
+            reads: COLD_READS_MAX,
+            slots_max: None,
+            without: Without {
+                bundles: false,
+                cache: false,
+                pipeline: false,
+            },
+        }
+    }
+}
 
 /// What the caller asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +103,10 @@ pub struct PlanOptions {
     pub logits_rows: usize,
     /// Lanes.
     pub lanes: usize,
+    /// Which neurons decoding computes.
+    pub mode: Mode,
+    /// How the cold segment is used.
+    pub cold: ColdOptions,
 }
 
 impl Default for PlanOptions {
@@ -38,6 +120,8 @@ impl Default for PlanOptions {
             batch_tokens: 1,
             logits_rows: 1,
             lanes: 1,
+            mode: Mode::Exact,
+            cold: ColdOptions::default(),
         }
     }
 }
@@ -49,8 +133,10 @@ pub struct Plan {
     pub sizes: Sizes,
     /// Bytes of everything.
     pub budget: Budget,
-    /// Most bytes of a chunk, unless one unit is larger.
-    pub chunk_bytes: usize,
+    /// Which neurons decoding computes.
+    pub mode: Mode,
+    /// How weights are cut into chunks.
+    pub cut: Cut,
     /// Weights that one token needs, in bytes (all experts of a mixture counted).
     pub weight_bytes: u64,
 }
@@ -87,6 +173,10 @@ pub enum PlanError {
         /// The most there can be.
         max: usize,
     },
+    /// The image has no predictors.
+    Predictors,
+    /// The image has no statistics, and so no thresholds.
+    Statistics,
 }
 
 impl core::fmt::Display for PlanError {
@@ -112,6 +202,14 @@ impl core::fmt::Display for PlanError {
             Self::Sequences { have, max } => {
                 write!(f, "{have} sequences were asked for, 1 to {max} can be")
             }
+            Self::Predictors => write!(
+                f,
+                "the image has no predictors; layout-tool profile makes an image that has"
+            ),
+            Self::Statistics => write!(
+                f,
+                "the image has no thresholds; layout-tool profile makes an image that has"
+            ),
         }
     }
 }
@@ -150,6 +248,12 @@ impl Plan {
                 max: SEQUENCES_MAX,
             });
         }
+        if options.mode == Mode::Predict && predictor_sizes(image).is_none() {
+            return Err(PlanError::Predictors);
+        }
+        if options.mode == Mode::Threshold && !has_statistics(image) {
+            return Err(PlanError::Statistics);
+        }
         // A pass carries one token of each sequence at least.
         let batch_max = options
             .batch_tokens
@@ -177,6 +281,12 @@ impl Plan {
         }
     }
 
+    /// Bytes of the resident prefixes of all feed-forward sections.
+    fn hot_bytes(&self, image: &Image<'_>) -> u64 {
+        let clusters = self.sizes.sparse.map_or(0, |sparse| sparse.hot_clusters);
+        prefix_bytes(image, clusters)
+    }
+
     fn total_bytes(&self) -> usize {
         self.budget.total_bytes().unwrap_or(usize::MAX)
     }
@@ -185,15 +295,39 @@ impl Plan {
         self.total_bytes() <= memory_bytes
     }
 
-    /// Writes the chunk table: chunks that stay are spread evenly over the image, so that reads
-    /// for the others go on while these are computed.
+    /// Calls `visit` for each chunk, in file order. Chunks that stay are spread evenly over the
+    /// image, so that reads for the others go on while these are computed; of feed-forward sections
+    /// with a cold part the front stays.
+    pub fn for_each_chunk(&self, image: &Image<'_>, mut visit: impl FnMut(Chunk)) {
+        let hot_bytes = self.hot_bytes(image);
+        let mut fixed = self.sizes.resident_bytes as u64 - hot_bytes;
+        let mut total = self.weight_bytes;
+        if self.sizes.sparse.is_some() {
+            total -= ffn_bytes(image);
+            fixed = fixed.min(total);
+        }
+        let (mut spread, mut at) = (Spread::new(fixed, total), 0);
+        for_each_chunk(image, self.cut, |mut chunk| {
+            let stays = match self.sizes.sparse {
+                Some(sparse) if chunk.is_ffn() => {
+                    let map = image.ffn(chunk.layer as usize, chunk.expert().unwrap_or(0));
+                    let prefix = sparse.hot_clusters * image.shape().cluster_neurons;
+                    chunk.end() <= map.offset + map.run_bytes(prefix.min(map.neurons)) as u64
+                }
+                _ => spread.take(chunk.bytes as u64),
+            };
+            if stays {
+                chunk.set_resident(at);
+                at += chunk.bytes as usize;
+            }
+            visit(chunk);
+        });
+    }
+
+    /// Writes the chunk table.
     pub fn write_chunks(&self, image: &Image<'_>, chunks: &mut [Chunk]) {
         let mut index = 0;
-        let mut spread = Spread::new(self.sizes.resident_bytes as u64, self.weight_bytes);
-        for_each_chunk(image, self.chunk_bytes, |mut chunk| {
-            if let Some(at) = spread.take(chunk.bytes as u64) {
-                chunk.set_resident(at as usize);
-            }
+        self.for_each_chunk(image, |chunk| {
             chunks[index] = chunk;
             index += 1;
         });
@@ -218,7 +352,7 @@ pub fn check(head: &[u8], file_bytes: u64) -> Result<(), FormatError> {
         };
         if let Ok(plan) = Plan::new(&image, options) {
             let (mut chunks, mut bytes) = (0, 0);
-            for_each_chunk(&image, plan.chunk_bytes, |chunk| {
+            for_each_chunk(&image, plan.cut, |chunk| {
                 chunks += 1;
                 bytes += u64::from(chunk.bytes);
             });
@@ -255,15 +389,13 @@ impl Spread {
         }
     }
 
-    /// Where the next chunk stands among the resident ones, if it stays.
-    fn take(&mut self, bytes: u64) -> Option<u64> {
+    /// True if the next chunk stays.
+    fn take(&mut self, bytes: u64) -> bool {
         self.seen += bytes;
         let due = (self.seen as u128 * self.limit as u128).div_ceil(self.total as u128) as u64;
         let stays = self.taken + bytes <= due.min(self.limit);
-        stays.then(|| {
-            self.taken += bytes;
-            self.taken - bytes
-        })
+        self.taken += if stays { bytes } else { 0 };
+        stays
     }
 }
 
@@ -280,7 +412,11 @@ struct Draft<'a> {
 impl<'a> Draft<'a> {
     fn new(image: &'a Image<'a>, options: PlanOptions, chunk_bytes: usize) -> Self {
         let (mut n_chunks, mut slot_bytes, mut weight_bytes) = (0, 0, 0);
-        for_each_chunk(image, chunk_bytes, |chunk| {
+        let cut = Cut {
+            chunk_bytes,
+            hot_clusters: usize::MAX,
+        };
+        for_each_chunk(image, cut, |chunk| {
             n_chunks += 1;
             slot_bytes = slot_bytes.max(chunk.bytes as usize);
             weight_bytes += chunk.bytes as u64;
@@ -298,6 +434,9 @@ impl<'a> Draft<'a> {
     /// The plan that keeps most in memory, if there is one with these chunks.
     fn largest(&self, batch_max: usize, logits_rows: usize) -> Option<Plan> {
         let memory_bytes = self.options.memory_bytes;
+        if self.options.mode == Mode::Predict {
+            return self.largest_sparse(batch_max, logits_rows);
+        }
         let full = self.plan(batch_max, logits_rows, STREAM_SLOTS_MIN, self.weight_bytes);
         if full.fits(memory_bytes) {
             return Some(full);
@@ -339,13 +478,33 @@ impl<'a> Draft<'a> {
     }
 
     fn plan(&self, batch: usize, logits_rows: usize, n_slots: usize, resident: u64) -> Plan {
+        let sparse = match self.options.mode {
+            Mode::Exact | Mode::Threshold => None,
+            Mode::Predict => self.sparse_sizes(batch, 0, self.slots_min()),
+        };
+        self.plan_with(batch, logits_rows, n_slots, resident, sparse)
+    }
+
+    fn plan_with(
+        &self,
+        batch: usize,
+        logits_rows: usize,
+        n_slots: usize,
+        resident: u64,
+        sparse: Option<SparseSizes>,
+    ) -> Plan {
         let embedding = self.image.embedding();
         let kv = match self.image.shape().kv_f32 {
             true => KvType::F32,
             false => self.options.kv,
         };
+        let hot_clusters = sparse.map_or(usize::MAX, |sparse| sparse.hot_clusters);
         let sizes = Sizes {
-            n_chunks: self.n_chunks,
+            // The cut before the cold part makes one more chunk of a section at most.
+            n_chunks: match sparse {
+                None => self.n_chunks,
+                Some(_) => self.count_chunks(hot_clusters),
+            },
             resident_bytes: usize::try_from(resident).unwrap_or(usize::MAX),
             seq_len: self.options.seq_len,
             sequences: self.options.sequences,
@@ -356,14 +515,18 @@ impl<'a> Draft<'a> {
             n_slots,
             slot_bytes: self.slot_bytes,
             embed_bytes: embedding.tile.tile_bytes(embedding.tile.rows),
+            n_thresholds: match self.options.mode {
+                Mode::Threshold => sections(self.image).count(),
+                Mode::Exact | Mode::Predict => 0,
+            },
+            sparse,
         };
-        let budget = Budget::new(self.image.shape(), &sizes);
-        let (chunk_bytes, weight_bytes) = (self.chunk_bytes, self.weight_bytes);
         Plan {
             sizes,
-            budget,
-            chunk_bytes,
-            weight_bytes,
+            budget: Budget::new(self.image.shape(), &sizes),
+            mode: self.options.mode,
+            cut: self.cut(hot_clusters),
+            weight_bytes: self.weight_bytes,
         }
     }
 }

@@ -5,6 +5,7 @@ use tessera_kernels::{Activations, Kernels};
 
 use crate::format::MatrixMap;
 use crate::limits::JOBS_MAX;
+use crate::observe::Observer;
 use crate::weights::{Ready, Weights, WeightsError};
 use crate::work::Lanes;
 
@@ -16,6 +17,8 @@ pub struct Machine<'a, C, K> {
     pub clock: &'a K,
     /// Arithmetic.
     pub kernels: &'a Kernels,
+    /// Who watches the feed-forward network.
+    pub observer: Option<&'a dyn Observer>,
 }
 
 /// While weights are streamed a run ends after so many bytes, so that the flash is looked after.

@@ -8,21 +8,25 @@ use tessera_kernels::quantize::dequantize_row;
 
 use crate::arena::Arena;
 use crate::chunk::Chunk;
-use crate::format::{Image, PAGE_BYTES, TileLayout, VectorsLayout};
+use crate::format::{Image, TileLayout, VectorsLayout};
 use crate::kv::{KvCache, Place};
-use crate::limits::{EMBED_SLOTS_MAX, READ_TRIES_MAX, SEQUENCES_MAX};
+use crate::limits::{EMBED_SLOTS_MAX, FEW_TOKENS_MAX, SEQUENCES_MAX};
 use crate::model::{Model, Pass};
-use crate::plan::Plan;
+use crate::observe::Observer;
+use crate::plan::{Mode, Plan};
 use crate::product::Machine;
+use crate::sparse::Sparse;
 use crate::stats::Stats;
-use crate::stream::{Stream, StreamError};
-use crate::weights::{Weights, WeightsError};
+use crate::stream::Stream;
+use crate::weights::Weights;
 use crate::work::{Work, take_lanes};
 
 mod batch;
 mod error;
+mod side;
 
 pub use error::SessionError;
+use side::{read_thresholds, read_vectors, side_read};
 
 /// Logits of one position, wherever they stand.
 #[derive(Clone, Copy)]
@@ -30,6 +34,17 @@ pub struct Logits<'a> {
     all: &'a [f32],
     row: usize,
     rows: usize,
+}
+
+/// What a pass is for.
+#[derive(Clone, Copy)]
+enum Kind<'a> {
+    /// All neurons are computed.
+    Prompt,
+    /// By the plan's mode.
+    Decode,
+    /// As a prompt, seen by a profiler.
+    Observed(&'a dyn Observer),
 }
 
 impl<'a> Logits<'a> {
@@ -55,6 +70,8 @@ pub struct Session<'m, F, C, K> {
     places: &'m mut [Place],
     /// The stream is not where a pass begins, since the last one ended early.
     astray: bool,
+    /// Prompts are computed as decoding is, with the plan's mode.
+    as_decoded: bool,
 }
 
 impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
@@ -84,6 +101,11 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         let chunks = arena.take::<Chunk>(sizes.n_chunks)?;
         plan.write_chunks(&image, chunks);
         let resident = arena.take::<u8>(sizes.resident_bytes)?;
+        let sparse = match sizes.sparse {
+            Some(sparse) => Some(Sparse::take(&mut arena, &image, sparse)?),
+            None => None,
+        };
+        let thresholds = arena.take(sizes.n_thresholds)?;
         let kv = KvCache::new(&mut arena, &shape, &sizes)?;
         let mut slots = heapless::Vec::new();
         for _ in 0..sizes.n_slots {
@@ -93,21 +115,30 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         for _ in 0..EMBED_SLOTS_MAX {
             let _ = side.push(arena.take_pages(sizes.embed_bytes)?);
         }
+        let mut cold = heapless::Vec::new();
+        if let Some(sparse) = &sizes.sparse {
+            for _ in 0..sparse.cold.n_reads {
+                let _ = cold.push(arena.take_pages(sparse.cold.read_bytes)?);
+            }
+        }
         let work = Work::take(&mut arena, &shape, &sizes)?;
         let places = arena.take(sizes.batch_tokens)?;
         let lanes = take_lanes(&mut arena, &shape, &sizes)?;
-        let stream = Stream::new(flash, slots, side);
+        let stream = Stream::new(flash, slots, side, cold);
         let mut weights = Weights::new(image, stream, chunks, resident, &kernels);
         read_vectors(&mut weights, &clock, &kernels, vectors)?;
+        read_thresholds(&mut weights, &clock, &kernels, thresholds)?;
         let model = Model {
             weights,
             vectors,
             kv,
             work,
             lanes,
+            sparse,
+            thresholds,
         };
         let positions = (0..sizes.sequences).map(|_| 0).collect();
-        let (cancel, sequence, astray) = (None, 0, false);
+        let (cancel, sequence, astray, as_decoded) = (None, 0, false, false);
         Ok(Session {
             model,
             cores,
@@ -119,12 +150,16 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             sequence,
             places,
             astray,
+            as_decoded,
         })
     }
 
     /// Reads the weights that stay in memory. `progress(done, all)` in bytes.
     pub fn load(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), SessionError> {
         let cancel = self.cancel;
+        if let Some(sparse) = &mut self.model.sparse {
+            sparse.load(&mut self.model.weights, &self.clock)?;
+        }
         let done = self
             .model
             .weights
@@ -142,6 +177,12 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     /// Work stops soon after `flag` is set, with [`SessionError::Cancelled`].
     pub fn cancel_with(&mut self, flag: &'m AtomicBool) {
         self.cancel = Some(flag);
+    }
+
+    /// From now on prompts are computed as decoding is: a few tokens a pass, by the plan's mode, so
+    /// that the loss of an approximate mode can be measured.
+    pub fn prompt_as_decoded(&mut self, on: bool) {
+        self.as_decoded = on;
     }
 
     /// Makes `sequence` the one that tokens are appended to, and that is asked about; 0 at the
@@ -195,9 +236,28 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     /// # Errors
     /// [`SessionError`]; on an error the context is as it was before.
     pub fn append(&mut self, tokens: &[u32]) -> Result<&[f32], SessionError> {
+        let decodes = tokens.len() == 1 || self.as_decoded;
+        self.append_with(tokens, if decodes { Kind::Decode } else { Kind::Prompt })
+    }
+
+    /// [`Session::append`] for profiling: the same logits, while `observer` is shown the inputs
+    /// and the gate and up products of every feed-forward section. A pass carries at most
+    /// `plan().sizes.batch_tokens` of the tokens.
+    ///
+    /// # Errors
+    /// As [`Session::append`].
+    pub fn append_observed(
+        &mut self,
+        tokens: &[u32],
+        observer: &dyn Observer,
+    ) -> Result<&[f32], SessionError> {
+        self.append_with(tokens, Kind::Observed(observer))
+    }
+
+    fn append_with(&mut self, tokens: &[u32], kind: Kind<'_>) -> Result<&[f32], SessionError> {
         self.check_tokens(tokens)?;
         let begun_at = self.pos();
-        match self.append_all(tokens) {
+        match self.append_all(tokens, kind) {
             Ok(()) => Ok(self.logits()),
             Err(error) => {
                 (self.positions[self.sequence], self.astray) = (begun_at, true);
@@ -206,13 +266,13 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         }
     }
 
-    fn append_all(&mut self, tokens: &[u32]) -> Result<(), SessionError> {
-        let batch = self.plan.sizes.batch_tokens;
+    fn append_all(&mut self, tokens: &[u32], kind: Kind<'_>) -> Result<(), SessionError> {
+        let batch = self.batch();
         let mut rest = tokens;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(batch.min(rest.len()));
             self.place(now);
-            self.pass(now.len(), later.is_empty())?;
+            self.pass(now.len(), later.is_empty(), kind)?;
             if later.is_empty() {
                 self.compute_logits(now.len() - 1, 1, &mut |_, _| {})?;
             }
@@ -256,10 +316,15 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     ) -> Result<(), SessionError> {
         let sizes = self.plan.sizes;
         let mut done = 0;
-        for now in tokens.chunks(sizes.batch_tokens) {
+        let kind = if self.as_decoded {
+            Kind::Decode
+        } else {
+            Kind::Prompt
+        };
+        for now in tokens.chunks(self.batch()) {
             let first = from.saturating_sub(done).min(now.len());
             self.place(now);
-            self.pass(now.len(), first < now.len())?;
+            self.pass(now.len(), first < now.len(), kind)?;
             for (index, start) in (first..now.len()).step_by(sizes.logits_rows).enumerate() {
                 if index > 0 {
                     let offset = self.image().lm_head().offset;
@@ -272,6 +337,16 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             done += now.len();
         }
         Ok(())
+    }
+
+    /// Most tokens of a pass of a prompt.
+    fn batch(&self) -> usize {
+        let batch = self.plan.sizes.batch_tokens;
+        if self.as_decoded {
+            batch.min(FEW_TOKENS_MAX)
+        } else {
+            batch
+        }
     }
 
     fn check_sequence(&self, sequence: usize) -> Result<(), SessionError> {
@@ -319,7 +394,20 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     }
 
     /// One pass of the first `tokens` places through all layers.
-    fn pass(&mut self, tokens: usize, with_logits: bool) -> Result<(), SessionError> {
+    fn pass(
+        &mut self,
+        tokens: usize,
+        with_logits: bool,
+        kind: Kind<'_>,
+    ) -> Result<(), SessionError> {
+        let decodes = matches!(kind, Kind::Decode);
+        let sparse = decodes && self.plan.mode != Mode::Exact && tokens <= FEW_TOKENS_MAX;
+        let stream = &mut self.model.weights.stream;
+        if stream.skips_ffn() != sparse && self.plan.mode == Mode::Predict {
+            // What was read ahead was for a pass of the other kind.
+            stream.skip_ffn(sparse);
+            self.astray = true;
+        }
         let n_layers = self.image().shape().n_layers;
         self.model
             .weights
@@ -335,9 +423,13 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             cores: &self.cores,
             clock: &self.clock,
             kernels: &self.kernels,
+            observer: match kind {
+                Kind::Observed(observer) => Some(observer),
+                Kind::Prompt | Kind::Decode => None,
+            },
         };
         let places = &self.places[..tokens];
-        let pass = Pass { places };
+        let pass = Pass { places, sparse };
         let cancel = self.cancel;
         if !self.model.layers(&machine, pass, &mut || !is_set(cancel))? {
             return Err(SessionError::Cancelled);
@@ -356,6 +448,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             cores: &self.cores,
             clock: &self.clock,
             kernels: &self.kernels,
+            observer: None,
         };
         let all = self.model.logits(&machine, first, rows)?;
         let pos = |row: usize| self.places[first + row].pos as usize;
@@ -416,60 +509,6 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
 
 fn is_set(flag: Option<&AtomicBool>) -> bool {
     flag.is_some_and(|flag| flag.load(Ordering::Relaxed))
-}
-
-/// Waits for a side read that was started, until its contents are intact.
-fn side_read<'w, 'm, F: Flash<'m>>(
-    weights: &'w mut Weights<'m, F>,
-    index: usize,
-    offset: u64,
-    clock: &impl Clock,
-    intact: &dyn Fn(&[u8]) -> bool,
-) -> Result<&'w [u8], WeightsError> {
-    let unit = weights.image.unit_at(offset);
-    let fail = |error: StreamError| WeightsError::Read { unit, error };
-    let mut tries = 0;
-    while !intact(
-        weights
-            .stream
-            .side_wait(index, tries > 0, clock)
-            .map_err(fail)?,
-    ) {
-        tries += 1;
-        if tries == READ_TRIES_MAX {
-            return Err(WeightsError::Damaged { unit, offset });
-        }
-    }
-    weights.stream.side_wait(index, false, clock).map_err(fail)
-}
-
-/// Reads the vectors section, in pieces.
-fn read_vectors<'m, F: Flash<'m>>(
-    weights: &mut Weights<'m, F>,
-    clock: &impl Clock,
-    kernels: &Kernels,
-    vectors: &mut [f32],
-) -> Result<(), WeightsError> {
-    let section = weights.image.vectors();
-    let bytes: &mut [u8] = bytemuck::cast_slice_mut(vectors);
-    let piece_bytes = weights.stream.side_bytes();
-    for _ in 0..READ_TRIES_MAX {
-        for (index, piece) in bytes.chunks_mut(piece_bytes).enumerate() {
-            let offset = section.offset + (index * piece_bytes) as u64;
-            let pages_bytes = piece.len().next_multiple_of(PAGE_BYTES);
-            weights.stream.side_start(0, offset, pages_bytes);
-            let data = side_read(weights, 0, offset, clock, &|_| true)?;
-            piece.copy_from_slice(&data[..piece.len()]);
-        }
-        if (kernels.crc32c)(0, bytes) == section.crc {
-            return Ok(());
-        }
-    }
-    let offset = section.offset;
-    Err(WeightsError::Damaged {
-        unit: weights.image.unit_at(offset),
-        offset,
-    })
 }
 
 const _: () = assert!(

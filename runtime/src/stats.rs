@@ -16,6 +16,10 @@ pub struct Stats {
     pub hit_bytes: u64,
     /// Bytes of weights used that were read for this use.
     pub miss_bytes: u64,
+    /// Neurons that were computed, in sparse passes.
+    pub active_neurons: u64,
+    /// Neurons there were to compute, in sparse passes.
+    pub all_neurons: u64,
 }
 
 impl Stats {
@@ -28,6 +32,8 @@ impl Stats {
             retries: self.retries - earlier.retries,
             hit_bytes: self.hit_bytes - earlier.hit_bytes,
             miss_bytes: self.miss_bytes - earlier.miss_bytes,
+            active_neurons: self.active_neurons - earlier.active_neurons,
+            all_neurons: self.all_neurons - earlier.all_neurons,
         }
     }
 }

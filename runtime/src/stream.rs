@@ -8,11 +8,17 @@
 use tessera_hal::{Clock, Flash, IoError, PAGE_BYTES, PageIndex, Read};
 
 use crate::chunk::Chunk;
-use crate::limits::{EMBED_SLOTS_MAX, EXPERTS_MAX, READ_DEADLINE_NS, READ_TRIES_MAX, SLOTS_MAX};
+use crate::limits::{
+    COLD_READS_MAX, EMBED_SLOTS_MAX, EXPERTS_MAX, READ_DEADLINE_NS, READ_TRIES_MAX, SLOTS_MAX,
+};
 use crate::stats::Stats;
+
+mod cold;
 
 /// Tags at and above this belong to side reads.
 const SIDE_TAG: u32 = 1 << 16;
+/// Tags at and above this belong to reads of cold bundles.
+const COLD_TAG: u32 = 1 << 17;
 /// One wait on the device, so that a cancel flag and the deadline are looked at.
 const WAIT_NS: u64 = 50_000_000;
 
@@ -93,8 +99,8 @@ struct Routing {
 
 /// How long reads were waited for. A wait that took much longer than it was given counts as little
 /// more: the machine slept, or the process was stopped, and the device had no time either.
-#[derive(Default)]
-struct Patience {
+#[derive(Debug, Default)]
+pub struct Patience {
     waited_ns: u64,
 }
 
@@ -116,6 +122,10 @@ pub struct Stream<'m, F> {
     flash: F,
     slots: heapless::Vec<Slot<'m>, SLOTS_MAX>,
     side: heapless::Vec<Slot<'m>, EMBED_SLOTS_MAX>,
+    cold: heapless::Vec<Slot<'m>, COLD_READS_MAX>,
+    /// Cold reads that came out of the device, and those it had no room for: a bit each.
+    cold_out: u64,
+    cold_waiting: u64,
     /// Sequence numbers of reads: oldest not released, end of those in use, end of those submitted.
     head: u64,
     held: u64,
@@ -131,21 +141,28 @@ pub struct Stream<'m, F> {
     routing: Option<Routing>,
     /// Chunks of this layer number are not wanted (the lm_head's, in a pass without logits).
     skipped_layer: Option<u32>,
+    /// Chunks of feed-forward sections are not wanted: a cache serves them.
+    skips_ffn: bool,
     /// Counters.
     pub stats: Stats,
 }
 
 impl<'m, F: Flash<'m>> Stream<'m, F> {
-    /// A stream with the buffers `slots`, all of one size, and `side` for single rows.
+    /// A stream with the buffers `slots`, all of one size, `side` for single rows and `cold` for
+    /// runs of cold bundles.
     pub fn new(
         flash: F,
         slots: heapless::Vec<&'m mut [u8], SLOTS_MAX>,
         side: heapless::Vec<&'m mut [u8], EMBED_SLOTS_MAX>,
+        cold: heapless::Vec<&'m mut [u8], COLD_READS_MAX>,
     ) -> Self {
         Stream {
             flash,
             slots: slots.into_iter().map(Slot::new).collect(),
             side: side.into_iter().map(Slot::new).collect(),
+            cold: cold.into_iter().map(Slot::new).collect(),
+            cold_out: 0,
+            cold_waiting: 0,
             head: 0,
             held: 0,
             tail: 0,
@@ -156,6 +173,7 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
             any: false,
             routing: None,
             skipped_layer: None,
+            skips_ffn: false,
             stats: Stats::default(),
         }
     }
@@ -190,6 +208,7 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
             Select::Resident => Some(chunk.resident().is_some()),
             Select::Streamed if chunk.resident().is_some() => Some(false),
             Select::Streamed if self.skipped_layer == Some(chunk.layer) => Some(false),
+            Select::Streamed if self.skips_ffn && chunk.is_ffn() => Some(false),
             Select::Streamed => {
                 let Some(expert) = chunk.expert() else {
                     return Some(true);
@@ -247,6 +266,9 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
     }
 
     fn slot_mut(&mut self, tag: u32) -> &mut Slot<'m> {
+        if let Some(cold) = tag.checked_sub(COLD_TAG) {
+            return &mut self.cold[cold as usize];
+        }
         match tag.checked_sub(SIDE_TAG) {
             Some(side) => &mut self.side[side as usize],
             None => &mut self.slots[tag as usize],
@@ -285,6 +307,9 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
 
     fn reap(&mut self) {
         while let Some((read, result)) = self.flash.reap() {
+            if let Some(cold) = read.tag.checked_sub(COLD_TAG) {
+                self.cold_out |= 1 << cold;
+            }
             let slot = self.slot_mut(read.tag);
             slot.buf = Some(read.buf);
             slot.state = match result {
@@ -468,10 +493,27 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         (self.select, self.next, self.routing) = (select, chunk, None);
         self.next_pass = self.pass;
         let resident = select == Select::Resident;
+        let skips_ffn = select == Select::Streamed && self.skips_ffn;
         self.any = chunks
             .iter()
-            .any(|chunk| chunk.resident().is_some() == resident);
+            .any(|chunk| chunk.resident().is_some() == resident && !(skips_ffn && chunk.is_ffn()));
         Ok(())
+    }
+
+    /// Whether feed-forward chunks are passed over from now on; takes effect with the next
+    /// [`Stream::seek`].
+    pub fn skip_ffn(&mut self, skips: bool) {
+        self.skips_ffn = skips;
+    }
+
+    /// What was said last to [`Stream::skip_ffn`].
+    pub fn skips_ffn(&self) -> bool {
+        self.skips_ffn
+    }
+
+    /// Blocks until a read has finished, for a moment; false when it is time to give up.
+    pub fn wait(&mut self, patience: &mut Patience, clock: &impl Clock) -> bool {
+        patience.wait(&mut self.flash, clock)
     }
 
     /// True if some weights are read for every token.

@@ -4,7 +4,9 @@ use tessera_hal::{Clock, Cores, Flash};
 use tessera_kernels::Kernels;
 
 use crate::chunk::{Chunk, chunk_at};
-use crate::format::{BundleLayout, Image, SectionKind, TileLayout, UnitId};
+use crate::format::{
+    BundleLayout, Image, PredictorError, Section, SectionKind, TileLayout, UnitId,
+};
 use crate::limits::{JOBS_MAX, READ_TRIES_MAX, SLOTS_MAX};
 use crate::stream::{Select, Stream, StreamError};
 
@@ -26,6 +28,33 @@ pub enum WeightsError {
         /// Byte of the image at which it begins.
         offset: u64,
     },
+    /// A predictor is intact, but not one of this model.
+    Predictor {
+        /// Its layer.
+        layer: u32,
+        /// Its expert, 0 in a model without experts.
+        expert: u32,
+        /// What is wrong.
+        error: PredictorError,
+    },
+}
+
+impl WeightsError {
+    /// The same error, with the unit of `image` that it is about.
+    pub fn named(self, image: &Image<'_>) -> Self {
+        match self {
+            Self::Read { error, .. } => {
+                let (StreamError::Device { offset, .. } | StreamError::Deadline { offset }) = error;
+                let unit = image.unit_at(offset);
+                Self::Read { unit, error }
+            }
+            Self::Damaged { offset, .. } => {
+                let unit = image.unit_at(offset);
+                Self::Damaged { unit, offset }
+            }
+            Self::Predictor { .. } => self,
+        }
+    }
 }
 
 impl core::fmt::Display for WeightsError {
@@ -56,6 +85,11 @@ impl core::fmt::Display for WeightsError {
                     ": checksum wrong at byte {offset}, read {READ_TRIES_MAX} times"
                 )
             }
+            Self::Predictor {
+                layer,
+                expert,
+                error,
+            } => write!(f, "layer {layer}, expert {expert}: {error}"),
         }
     }
 }
@@ -159,11 +193,43 @@ impl<'m, F: Flash<'m>> Weights<'m, F> {
     }
 
     fn name(&self, error: StreamError) -> WeightsError {
-        let (StreamError::Device { offset, .. } | StreamError::Deadline { offset }) = error;
-        WeightsError::Read {
-            unit: self.image.unit_at(offset),
-            error,
+        WeightsError::Read { unit: None, error }.named(&self.image)
+    }
+
+    /// The image, the stream, and the first `bytes` of the resident feed-forward section that
+    /// begins at `offset`.
+    pub fn split(&mut self, offset: u64, bytes: usize) -> (Image<'m>, &mut Stream<'m, F>, &[u8]) {
+        let resident = match bytes {
+            0 => &[][..],
+            _ => match self.chunks[chunk_at(self.chunks, offset)].resident() {
+                Some(start) => &self.resident[start..start + bytes],
+                None => panic!("byte {offset} is not resident"),
+            },
+        };
+        (self.image, &mut self.stream, resident)
+    }
+
+    /// Reads a section of bytes by cold reads, and checks it. `bytes` are its `data_bytes`.
+    pub fn read_blob(
+        &mut self,
+        section: &Section,
+        bytes: &mut [u8],
+        clock: &impl Clock,
+    ) -> Result<(), WeightsError> {
+        let piece_bytes = self.stream.cold_bytes();
+        for _ in 0..READ_TRIES_MAX {
+            let window_bytes = piece_bytes * self.stream.cold_slots();
+            for (index, window) in bytes.chunks_mut(window_bytes).enumerate() {
+                let offset = section.offset + (index * window_bytes) as u64;
+                let read = self.stream.cold_window(offset, piece_bytes, window, clock);
+                read.map_err(|error| self.name(error))?;
+            }
+            if (self.crc32c)(0, bytes) == section.crc {
+                return Ok(());
+            }
         }
+        let (offset, unit) = (section.offset, None);
+        Err(WeightsError::Damaged { unit, offset }.named(&self.image))
     }
 
     fn acquire(&mut self, chunk: usize, clock: &impl Clock) -> Result<(), WeightsError> {

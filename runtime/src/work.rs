@@ -15,6 +15,10 @@ pub struct Lane<'m> {
     pub floats: &'m mut [f32],
     /// Working memory of the kernels.
     pub bytes: &'m mut [u8],
+    /// Neurons that reached a threshold, since they were last counted.
+    pub active: u64,
+    /// Neurons there were.
+    pub all: u64,
 }
 
 /// All lanes.
@@ -31,7 +35,12 @@ pub fn take_lanes<'m>(
     for _ in 0..sizes.lanes {
         let floats = arena.take(buffers.lane_floats)?;
         let bytes = arena.take(buffers.lane_bytes)?;
-        let _ = lanes.push(SpinMutex::new(Lane { floats, bytes }));
+        let _ = lanes.push(SpinMutex::new(Lane {
+            floats,
+            bytes,
+            active: 0,
+            all: 0,
+        }));
     }
     Ok(lanes)
 }

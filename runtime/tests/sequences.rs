@@ -47,8 +47,8 @@ fn options(sequences: usize, lanes: usize, kv: KvType) -> PlanOptions {
         kv,
         // The longest prompt ends with 11 tokens: more units than are worked on at once.
         batch_tokens: 40,
-        logits_rows: 1,
         lanes,
+        ..PlanOptions::default()
     }
 }
 

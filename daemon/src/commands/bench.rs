@@ -11,9 +11,6 @@ use crate::engine::{LinuxSession, OpenImage};
 use crate::metrics::Recorder;
 use crate::options::BenchArgs;
 
-/// Tokens decoded before measuring, unless asked not to.
-const WARMUP_TOKENS: usize = 4;
-
 /// Most repetitions.
 const REPEAT_MAX: usize = 1000;
 
@@ -35,10 +32,13 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         args.batch
     );
     let model = OpenImage::open(&args.engine.image)?;
-    let mut options = args.engine.options();
-    let longest = args.prompt_tokens.max(args.new_tokens).max(WARMUP_TOKENS);
+    let mut options = args.options();
+    let warmup = if args.no_warmup { 0 } else { args.warmup };
+    let longest = args
+        .prompt_tokens
+        .max(args.depth + args.new_tokens.max(warmup));
     options.context = options.context.or(Some(longest));
-    options.batch_tokens = Some(args.prompt_tokens.max(1));
+    options.batch_tokens = Some(args.prompt_tokens.max(args.depth).max(1));
     options.sequences = Some(args.batch);
     let (mut session, report) = start_and_load(&model, &options)?;
     ensure!(
@@ -73,21 +73,25 @@ fn ids(count: usize, vocab_size: usize) -> Vec<u32> {
 fn measure(session: &mut LinuxSession, args: &BenchArgs) -> Result<(Recorder, Digest)> {
     let vocab_size = session.image().shape().vocab_size;
     let prompt = ids(args.prompt_tokens, vocab_size);
-    let tokens = ids(args.new_tokens.max(WARMUP_TOKENS), vocab_size);
+    let context = ids(args.depth, vocab_size);
+    // Every repetition has tokens of its own, so that a cache meets none twice by design.
+    let tokens = ids(args.warmup + args.new_tokens * args.repeat, vocab_size);
+    let (warmup, tokens) = tokens.split_at(args.warmup);
     let mut recorder = Recorder::with_capacity(args.new_tokens * args.repeat);
     recorder.batch = args.batch;
     let mut digest = Digest::default();
     if !args.no_warmup {
-        for &token in &tokens[..WARMUP_TOKENS] {
-            session.append(&[token])?;
-        }
         if args.prompt_tokens > 0 {
-            session.truncate(0);
             session.append(&prompt)?;
+        }
+        fill_contexts(session, args.batch, &context)?;
+        for &token in warmup {
+            session.append(&[token])?;
         }
     }
     let mut steps: Vec<(usize, u32)> = (0..args.batch).map(|sequence| (sequence, 0)).collect();
-    for _ in 0..args.repeat {
+    for repetition in 0..args.repeat {
+        let tokens = &tokens[repetition * args.new_tokens..][..args.new_tokens];
         if args.prompt_tokens > 0 {
             session.truncate(0);
             let begun_ns = session.now_ns();
@@ -96,12 +100,10 @@ fn measure(session: &mut LinuxSession, args: &BenchArgs) -> Result<(Recorder, Di
                 .prefills
                 .push((prompt.len(), session.now_ns() - begun_ns));
         }
-        for sequence in 0..args.batch {
-            session.select(sequence)?;
-            session.truncate(0);
+        if args.new_tokens > 0 {
+            fill_contexts(session, args.batch, &context)?;
         }
-        session.select(0)?;
-        for (index, &token) in tokens[..args.new_tokens].iter().enumerate() {
+        for (index, &token) in tokens.iter().enumerate() {
             let (begun_ns, before) = (session.now_ns(), session.stats());
             if args.batch == 1 {
                 digest.add(session.append(&[token])?);
@@ -120,4 +122,21 @@ fn measure(session: &mut LinuxSession, args: &BenchArgs) -> Result<(Recorder, Di
         }
     }
     Ok((recorder, digest))
+}
+
+/// Gives each sequence the context from which it is decoded, and selects the first.
+fn fill_contexts(session: &mut LinuxSession, sequences: usize, context: &[u32]) -> Result<()> {
+    for sequence in (0..sequences).rev() {
+        session.select(sequence)?;
+        if session.pos() > 0 && session.pos() >= context.len() && !context.is_empty() {
+            // What follows the context is forgotten; the context itself is still there.
+            session.truncate(context.len());
+            continue;
+        }
+        session.truncate(0);
+        if !context.is_empty() {
+            session.append(context)?;
+        }
+    }
+    Ok(())
 }

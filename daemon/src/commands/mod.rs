@@ -4,6 +4,8 @@ pub mod bench;
 pub mod chat;
 pub mod logits;
 pub mod perplexity;
+pub mod plan;
+pub mod probe;
 pub mod run;
 
 use anyhow::{Context, Result};

@@ -15,6 +15,7 @@ use layout_tool::regular::read_text;
 use crate::engine::{LinuxSession, OpenImage};
 use crate::options::PerplexityArgs;
 use crate::vocabulary::Vocabulary;
+use tessera_runtime::Mode;
 
 /// Context that is used unless another is asked for.
 const CONTEXT_DEFAULT: usize = 512;
@@ -50,6 +51,7 @@ pub fn run(args: &PerplexityArgs) -> Result<()> {
         ids.len()
     );
     let (mut session, _) = start_and_load(&model, &options)?;
+    session.prompt_as_decoded(options.mode != Mode::Exact);
     let bar = ProgressBar::new(chunks as u64);
     bar.set_style(ProgressStyle::with_template(
         "{bar:32} {pos}/{len} chunks, {msg} {eta}",

@@ -56,7 +56,7 @@ pub(crate) fn thread_number() -> i32 {
 }
 
 /// Moves this thread to `core` and reads back whether it is there.
-pub(crate) fn pin_here(core: u16) -> Pin {
+pub fn pin_here(core: u16) -> Pin {
     let mut set = CpuSet::new();
     let outcome = set
         .set(core as usize)

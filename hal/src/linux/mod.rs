@@ -22,7 +22,7 @@ mod sys;
 mod tests;
 mod topology;
 
-pub use affinity::{Pin, allowed_cores};
+pub use affinity::{Pin, allowed_cores, pin_here};
 pub use clock::MonotonicClock;
 pub use cores::Lanes;
 pub use direct::BufferedWhy;

@@ -54,6 +54,9 @@ pub struct OpenOptions {
     pub depth: usize,
     /// Reader threads where there is no io_uring, 1 to [`READERS_MAX`].
     pub readers: usize,
+    /// Pages of buffered reads stay in the page cache: memory outside the budget, for comparisons
+    /// with programs that map their files.
+    pub keep_cached: bool,
     /// Memory to register with io_uring. A request: if refused, reads work all the same.
     pub fixed: Option<FixedRange>,
 }
@@ -65,6 +68,7 @@ impl Default for OpenOptions {
             direct: Choice::Auto,
             depth: 32,
             readers: 4,
+            keep_cached: false,
             fixed: None,
         }
     }
@@ -152,6 +156,7 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<(LinuxFlash, IoReport)
         });
     }
     let (source, buffered) = Source::open(path, options.direct)?;
+    let source = source.keep_cached(options.keep_cached);
     let mut report = IoReport::new(options.depth, &source, buffered);
     let ring_wanted = match options.uring {
         Choice::Never => false,

@@ -22,6 +22,8 @@ pub(crate) struct Source {
     buffered: File,
     size_bytes: u64,
     align_bytes: usize,
+    /// Pages of buffered reads stay in the page cache.
+    keep_cached: bool,
 }
 
 fn errno_of(error: &std::io::Error) -> i32 {
@@ -56,6 +58,7 @@ impl Source {
             buffered,
             size_bytes,
             align_bytes: 1,
+            keep_cached: false,
         };
         let why = match source.find_direct(path, &metadata, choice)? {
             Ok((file, align_bytes)) => {
@@ -69,6 +72,14 @@ impl Source {
             return Err(OpenError::Direct(why));
         }
         Ok((source, Some(why)))
+    }
+
+    /// The same, whose buffered reads leave their pages in the page cache or not.
+    pub(crate) fn keep_cached(self, keep_cached: bool) -> Self {
+        Source {
+            keep_cached,
+            ..self
+        }
     }
 
     /// A second descriptor for direct reads, with the alignment that it needs in memory.
@@ -156,7 +167,7 @@ impl Source {
 
     /// After a buffered read: lets go of its pages, so that the page cache does not grow.
     pub(crate) fn drop_cache(&self, offset_bytes: u64, progress: &Progress) {
-        if progress.way == Way::Buffered {
+        if progress.way == Way::Buffered && !self.keep_cached {
             let (offset, len) = (
                 offset_bytes as libc::off_t,
                 progress.len_bytes as libc::off_t,
@@ -186,6 +197,7 @@ impl Source {
             buffered,
             size_bytes,
             align_bytes: 1,
+            keep_cached: false,
         }
     }
 }

@@ -3,8 +3,8 @@
 use sha2::{Digest, Sha256};
 use tessera_kernels::{GROUP, Kernels, WeightType};
 use tessera_runtime::format::{
-    BundleLayout, ENTRY_BYTES, FfnMap, Image, MatrixMap, NO_INDEX, PAGE_BYTES, SUPERBLOCK_BYTES,
-    Section, SectionKind, Superblock, TileLayout, choose_tile_rows,
+    BundleLayout, ENTRY_BYTES, FfnMap, Image, MatrixMap, NO_INDEX, PAGE_BYTES, SECTION_ALIGN_BYTES,
+    SUPERBLOCK_BYTES, Section, SectionKind, Superblock, TileLayout, choose_tile_rows,
 };
 use tessera_runtime::limits::{
     DIM_MAX, EOS_MAX, EXPERTS_MAX, LAYERS_MAX, SECTIONS_MAX, UNIT_BYTES_MAX,
@@ -51,6 +51,21 @@ impl Blobs {
     }
 }
 
+/// A blob after the texts, whose bytes are made elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tail {
+    /// What it holds.
+    pub kind: SectionKind,
+    /// Layer, or [`NO_INDEX`].
+    pub layer: u16,
+    /// Expert, or [`NO_INDEX`].
+    pub expert: u16,
+    /// Its bytes without padding.
+    pub data_bytes: u64,
+    /// CRC-32C of them. It changes no place, and may be filled in when they are made.
+    pub crc: u32,
+}
+
 /// Rows of a tile of a matrix that is read from end to end.
 fn matrix_tile_rows(ty: WeightType, rows: usize, cols: usize) -> usize {
     let small = choose_tile_rows(ty, rows, cols, MATRIX_TILE_BYTES);
@@ -68,14 +83,21 @@ fn matrix_tile_rows(ty: WeightType, rows: usize, cols: usize) -> usize {
 }
 
 /// Bytes of superblock and table with every number but the image id in its place.
-pub fn head(config: &Config, shape: &Shape, types: &Types, blobs: &Blobs) -> Vec<u8> {
-    let n_sections = count_sections(shape, blobs);
+pub fn head(
+    config: &Config,
+    shape: &Shape,
+    types: &Types,
+    blobs: &Blobs,
+    tails: &[Tail],
+) -> Vec<u8> {
+    let n_sections = count_sections(shape, blobs) + tails.len();
     let table_bytes = n_sections * ENTRY_BYTES;
     let mut table = Table {
         sections: Vec::new(),
         end: (SUPERBLOCK_BYTES + table_bytes) as u64,
     };
     table.fill(shape, types, blobs);
+    tails.iter().for_each(|tail| table.tail(tail));
     let mut head = vec![0; SUPERBLOCK_BYTES + table_bytes];
     for (section, entry) in table
         .sections
@@ -96,6 +118,38 @@ pub fn head(config: &Config, shape: &Shape, types: &Types, blobs: &Blobs) -> Vec
         eos_tokens: eos_tokens(&config.eos_tokens),
         eos_count: config.eos_tokens.len().min(EOS_MAX),
         name: name(&config.name),
+    };
+    write_superblock(&superblock, &mut head);
+    head
+}
+
+/// Head of the image that has the sections `kept` of `image`, as they are but for their places, and
+/// then `tails`. The image id is left as it was.
+pub fn extended(image: &Image<'_>, kept: &[Section], tails: &[Tail]) -> Vec<u8> {
+    let n_sections = kept.len() + tails.len();
+    let table_bytes = n_sections * ENTRY_BYTES;
+    let mut table = Table {
+        sections: Vec::new(),
+        end: (SUPERBLOCK_BYTES + table_bytes) as u64,
+    };
+    for section in kept {
+        let align_bytes = SectionKind::from_u16(section.kind)
+            .map_or(SECTION_ALIGN_BYTES, SectionKind::align_bytes);
+        let offset = table.end.next_multiple_of(align_bytes);
+        table.push(Section { offset, ..*section });
+    }
+    tails.iter().for_each(|tail| table.tail(tail));
+    let mut head = vec![0; SUPERBLOCK_BYTES + table_bytes];
+    let entries = head[SUPERBLOCK_BYTES..].chunks_exact_mut(ENTRY_BYTES);
+    for (section, entry) in table.sections.iter().zip(entries) {
+        section.write(entry);
+    }
+    let superblock = Superblock {
+        image_bytes: table.end,
+        table_offset: SUPERBLOCK_BYTES as u64,
+        table_entries: n_sections as u32,
+        table_crc: crc32c(&head[SUPERBLOCK_BYTES..]),
+        ..*image.superblock()
     };
     write_superblock(&superblock, &mut head);
     head
@@ -213,10 +267,20 @@ impl Table {
 
     fn blob(&mut self, kind: SectionKind, blobs: &Blobs) {
         let Some(data) = blobs.get(kind) else { return };
-        let bytes = data.len().next_multiple_of(PAGE_BYTES) as u64;
-        let mut section = Section::new(kind, NO_INDEX, NO_INDEX, self.place(kind), bytes);
-        section.data_bytes = data.len() as u64;
-        section.crc = crc32c(data);
+        self.tail(&Tail {
+            kind,
+            layer: NO_INDEX,
+            expert: NO_INDEX,
+            data_bytes: data.len() as u64,
+            crc: crc32c(data),
+        });
+    }
+
+    fn tail(&mut self, tail: &Tail) {
+        let bytes = tail.data_bytes.next_multiple_of(PAGE_BYTES as u64);
+        let offset = self.place(tail.kind);
+        let mut section = Section::new(tail.kind, tail.layer, tail.expert, offset, bytes);
+        (section.data_bytes, section.crc) = (tail.data_bytes, tail.crc);
         self.push(section);
     }
 

@@ -27,19 +27,22 @@ use tessera_runtime::limits::EOS_MAX;
 pub use down::{Loss, down_error_max};
 pub(crate) use down::{STRIP_NEURONS, Shared, turn};
 pub use error::PackError;
-pub(crate) use layout::image_id;
+pub(crate) use layout::{
+    Blobs, Tail, crc32c, extended, head as image_head, image_id, view, write_superblock,
+};
 pub use moves::{Fidelity, fidelity};
 pub use options::{Choice, PackOptions, Weights};
+pub(crate) use output::Output;
+pub use output::check_target;
 pub use report::{DownReport, PackReport};
-pub(crate) use shape::model_shape;
+pub(crate) use shape::{bundle_layout, model_shape};
 pub use types::weight_type;
-pub(crate) use types::{attention, ffn, lm_head, tensor};
+pub(crate) use types::{Types, attention, ffn, lm_head, tensor};
 pub(crate) use vectors::vectors;
 
 use crate::parallel;
 use crate::source::{self, Model};
 use jobs::{Jobs, Made, Memory};
-use output::Output;
 
 /// Told of bytes done and bytes in all, from any thread.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
@@ -50,7 +53,7 @@ pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 /// [`PackError`]; then there is no image, and one that existed is untouched.
 pub fn pack(options: &PackOptions, progress: Progress<'_>) -> Result<PackReport, PackError> {
     let start = Instant::now();
-    output::check_target(&options.source, &options.target, options.force)?;
+    check_target(Some(&options.source), &options.target, options.force)?;
     let model = source::open_with(
         &options.source,
         source::Options {
@@ -76,7 +79,7 @@ fn head(model: &Model, options: &PackOptions, threads: usize) -> Result<Vec<u8>,
     let types = types::choose(model, options, threads)?;
     let shape = shape::shape(&model.config, &types, options)?;
     let blobs = vectors::blobs(model, &shape)?;
-    Ok(layout::head(&model.config, &shape, &types, &blobs))
+    Ok(layout::head(&model.config, &shape, &types, &blobs, &[]))
 }
 
 /// Writes all of the image and puts its id into `head`.

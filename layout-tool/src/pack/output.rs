@@ -43,11 +43,11 @@ impl Flusher {
     }
 }
 
-/// Refuses targets that must not be written.
+/// Refuses targets that must not be written; `source` is the model, where there is one.
 ///
 /// # Errors
 /// [`PackError::Exists`], [`PackError::NotAFile`] or [`PackError::OverSource`].
-pub fn check_target(source: &Path, target: &Path, force: bool) -> Result<(), PackError> {
+pub fn check_target(source: Option<&Path>, target: &Path, force: bool) -> Result<(), PackError> {
     let path = target.to_owned();
     match fs::metadata(target) {
         Ok(metadata) if !metadata.is_file() => Err(PackError::NotAFile { path }),
@@ -55,7 +55,7 @@ pub fn check_target(source: &Path, target: &Path, force: bool) -> Result<(), Pac
             let same = |other: fs::Metadata| {
                 (other.dev(), other.ino()) == (metadata.dev(), metadata.ino())
             };
-            if fs::metadata(source).is_ok_and(same) {
+            if source.is_some_and(|source| fs::metadata(source).is_ok_and(same)) {
                 return Err(PackError::OverSource { path });
             }
             if force {
@@ -250,22 +250,22 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (source, target) = (folder.path().join("m.gguf"), folder.path().join("m.image"));
         fs::write(&source, "model").expect("written");
-        assert_eq!(check_target(&source, &target, false), Ok(()));
+        assert_eq!(check_target(Some(&source), &target, false), Ok(()));
         fs::write(&target, "image").expect("written");
-        let error = check_target(&source, &target, false).unwrap_err();
+        let error = check_target(Some(&source), &target, false).unwrap_err();
         assert!(
             error
                 .to_string()
                 .ends_with("m.image exists, give another name or --force")
         );
-        assert_eq!(check_target(&source, &target, true), Ok(()));
-        let error = check_target(&source, &source, true).unwrap_err();
+        assert_eq!(check_target(Some(&source), &target, true), Ok(()));
+        let error = check_target(Some(&source), &source, true).unwrap_err();
         assert!(
             error
                 .to_string()
                 .ends_with("is the model itself, give the image another name")
         );
-        let error = check_target(&source, folder.path(), true).unwrap_err();
+        let error = check_target(Some(&source), folder.path(), true).unwrap_err();
         assert!(
             error
                 .to_string()

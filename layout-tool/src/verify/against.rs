@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tessera_kernels::WeightType;
+use tessera_kernels::{GROUP, WeightType};
 use tessera_runtime::format::{FfnMap, MatrixMap, SectionKind};
 
 use super::comparison::{Comparison, KindComparison, Mismatch};
 use super::{VerifyError, small};
 use crate::image_file::ImageFile;
+use crate::neuron_order::{NeuronOrder, gather};
 use crate::pack::{
     Fidelity, Progress, STRIP_NEURONS, Shared, attention, ffn, fidelity, lm_head, tensor, turn,
 };
@@ -58,7 +59,7 @@ pub fn compare(
     }
     small::blobs(&file, &model, &mut mismatches)?;
     let threads = threads.unwrap_or_else(parallel::threads).max(1);
-    let work = Work::new(&file, &model);
+    let work = Work::new(&file, &model)?;
     let image_bytes = image.superblock().image_bytes;
     let done = AtomicU64::new(0);
     let results = parallel::in_order(
@@ -98,6 +99,8 @@ struct Work<'m> {
     model: &'m Model,
     parts: Vec<Part<'m>>,
     downs: Vec<Shared>,
+    /// Of each feed-forward section: the places of the model's neurons, where they moved.
+    places: Vec<Option<Vec<u32>>>,
 }
 
 #[derive(Default)]
@@ -115,7 +118,7 @@ struct PartResult {
 }
 
 impl<'m> Work<'m> {
-    fn new(file: &'m ImageFile, model: &'m Model) -> Self {
+    fn new(file: &'m ImageFile, model: &'m Model) -> Result<Self, VerifyError> {
         let image = file.image();
         let shape = image.shape();
         let mut parts = Vec::new();
@@ -165,12 +168,19 @@ impl<'m> Work<'m> {
         }
         let users = shape.ffn_dim.div_ceil(STRIP_NEURONS);
         let downs = (0..n_sections).map(|_| Shared::new(users)).collect();
-        Work {
+        let order = |section: usize| {
+            NeuronOrder::read(file, section / shape.n_ffns(), section % shape.n_ffns())
+        };
+        let places = (0..n_sections)
+            .map(|section| order(section).map(|order| order.places()))
+            .collect::<Result<_, _>>()?;
+        Ok(Work {
             file,
             model,
             parts,
             downs,
-        }
+            places,
+        })
     }
 
     fn run(&self, index: usize, buffers: &mut Buffers) -> Result<PartResult, VerifyError> {
@@ -230,6 +240,24 @@ impl<'m> Work<'m> {
         Ok(kind)
     }
 
+    /// Reads the neurons in `places` of a section, as if they stood side by side.
+    fn gather(&self, map: &FfnMap, places: &[u32], image: &mut [u8]) -> Result<(), VerifyError> {
+        let (k, bytes) = (map.bundle.neurons, map.bundle.bytes());
+        let mut from = vec![0; k * bytes];
+        for (to, places) in image.chunks_exact_mut(bytes).zip(places.chunks_exact(k)) {
+            let mut rows = [0; GROUP];
+            for (index, &place) in places.iter().enumerate() {
+                let place = place as usize;
+                let bundle = &mut from[index * bytes..][..bytes];
+                self.file
+                    .read_at(map.bundle_offset(place / k * k), bundle)?;
+                rows[index] = (index * k + place % k) as u32;
+            }
+            gather(&map.bundle, &from, &rows[..k], to);
+        }
+        Ok(())
+    }
+
     fn bundles(
         &self,
         map: &FfnMap,
@@ -245,9 +273,13 @@ impl<'m> Work<'m> {
             want,
             have,
         } = buffers;
-        image.resize(map.run_bytes(count), 0);
-        self.file.read_at(map.bundle_offset(start), image)?;
         let layout = map.bundle;
+        image.clear();
+        image.resize(map.run_bytes(count), 0);
+        match &self.places[section] {
+            None => self.file.read_at(map.bundle_offset(start), image)?,
+            Some(places) => self.gather(map, &places[start..start + count], image)?,
+        }
         let real = down.cols.saturating_sub(start).min(count);
         let mut result = PartResult::default();
         let parts = [

@@ -167,6 +167,4 @@ fn wrong_usage_is_two() {
     for args in [&["--help"][..], &["pack", "--help"], &["--version"]] {
         assert_eq!(tool(folder.path(), args).0, Some(0));
     }
-    let err = refused(folder.path(), &["pack", "m", "-o", "i", "--calibrate", "t"]);
-    assert!(err.contains("comes with a later version"), "{err}");
 }

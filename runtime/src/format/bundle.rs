@@ -196,10 +196,24 @@ impl BundleLayout {
     /// True if this is the bundle that belongs at `offset`, and both its checksums are right.
     pub fn is_intact(&self, bundle: &[u8], offset: u64, crc32c: fn(u32, &[u8]) -> u32) -> bool {
         let (first, rest) = bundle.split_at(self.first_bytes());
+        self.first_is_intact(first, offset, crc32c) && self.rest_is_intact(first, rest, crc32c)
+    }
+
+    /// The same of the first part alone.
+    pub fn first_is_intact(
+        &self,
+        first: &[u8],
+        offset: u64,
+        crc32c: fn(u32, &[u8]) -> u32,
+    ) -> bool {
         let at = first.len() - CRC_BYTES;
         let seed = checksum_of_offset(offset, crc32c);
         crc32c(seed, &first[..at + 4]) == u32_at(first, at + 4)
-            && crc32c(0, rest) == u32_at(first, at)
+    }
+
+    /// True if `rest` is the second part that belongs to the intact first part `first`.
+    pub fn rest_is_intact(&self, first: &[u8], rest: &[u8], crc32c: fn(u32, &[u8]) -> u32) -> bool {
+        crc32c(0, rest) == u32_at(first, first.len() - CRC_BYTES)
     }
 }
 

@@ -42,11 +42,13 @@ pub enum SectionKind {
     Plan = 13,
     /// A copy of hot clusters in an NPU's own layout (reserved).
     NpuCopy = 14,
+    /// Which neuron of the model stands in each place of a feed-forward section: u32 each.
+    NeuronOrder = 15,
 }
 
 impl SectionKind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [SectionKind; 14] = [
+    pub const ALL: [SectionKind; 15] = [
         Self::Vectors,
         Self::Embedding,
         Self::AttnQ,
@@ -61,6 +63,7 @@ impl SectionKind {
         Self::Predictor,
         Self::Plan,
         Self::NpuCopy,
+        Self::NeuronOrder,
     ];
 
     /// The kind with this number.
@@ -85,6 +88,7 @@ impl SectionKind {
             Self::Predictor => "predictor",
             Self::Plan => "plan",
             Self::NpuCopy => "npu copy",
+            Self::NeuronOrder => "neuron order",
         }
     }
 
@@ -99,6 +103,7 @@ impl SectionKind {
                 | Self::Predictor
                 | Self::Plan
                 | Self::NpuCopy
+                | Self::NeuronOrder
         )
     }
 

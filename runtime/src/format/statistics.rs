@@ -105,6 +105,14 @@ impl<'a> Statistics<'a> {
         f32_at(self.bytes, at::THRESHOLD)
     }
 
+    /// The same, from the first bytes of a section; 0 if they are too few.
+    pub fn threshold_of(first: &[u8]) -> f32 {
+        match first.len() {
+            HEADER_BYTES.. => f32_at(first, at::THRESHOLD),
+            _ => 0.0,
+        }
+    }
+
     /// Share of the neurons that are not below the threshold, 0 to 1.
     pub fn threshold_share(&self) -> f32 {
         f32_at(self.bytes, at::THRESHOLD_SHARE)

@@ -2,7 +2,7 @@
 
 use tessera_hal::{Clock, Cores, Flash};
 
-use super::{Logits, Session, SessionError};
+use super::{Kind, Logits, Session, SessionError};
 use crate::kv::Place;
 
 impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
@@ -42,7 +42,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         count: usize,
         visit: &mut dyn FnMut(usize, Logits<'_>),
     ) -> Result<(), SessionError> {
-        self.pass(count, true)?;
+        self.pass(count, true, Kind::Decode)?;
         let mut index = 0;
         self.compute_logits(0, count, &mut |_, logits| {
             visit(index, logits);

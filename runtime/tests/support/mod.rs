@@ -5,8 +5,9 @@
 use tessera_kernels::quantize::quantize_row;
 use tessera_kernels::{Activation, Kernels, WeightType};
 use tessera_runtime::format::{
-    BundleLayout, ENTRY_BYTES, MatrixMap, NO_INDEX, SECTION_ALIGN_BYTES, SUPERBLOCK_BYTES, Section,
-    SectionKind, Superblock, TileLayout, VectorsLayout,
+    BATCHES, BundleLayout, CACHES, ENTRY_BYTES, MatrixMap, NO_INDEX, PREFIXES, PredictorLayout,
+    Quality, SECTION_ALIGN_BYTES, SUPERBLOCK_BYTES, Section, SectionKind, Statistics,
+    StatisticsSource, Superblock, TileLayout, VectorsLayout,
 };
 use tessera_runtime::limits::EOS_MAX;
 use tessera_runtime::shape::Shape;
@@ -24,6 +25,20 @@ pub struct Recipe {
     pub bundle_neurons: usize,
     pub tied: bool,
     pub sliding_window: usize,
+    pub predictors: Predictors,
+    /// Statistics with this threshold.
+    pub threshold: Option<f32>,
+}
+
+/// Which neurons the model's predictors name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Predictors {
+    /// There are none.
+    None,
+    /// All.
+    All,
+    /// A third or so, others for every token.
+    Some,
 }
 
 impl Default for Recipe {
@@ -39,6 +54,8 @@ impl Default for Recipe {
             bundle_neurons: 32,
             tied: true,
             sliding_window: 0,
+            predictors: Predictors::None,
+            threshold: None,
         }
     }
 }
@@ -168,30 +185,76 @@ impl Writer {
         for (i, freq) in values[layout.inv_freq()].iter_mut().enumerate() {
             *freq = 10000f32.powf(-2.0 * i as f32 / shape.head_dim as f32);
         }
-        let offset = self.begin(SECTION_ALIGN_BYTES);
         let data: Vec<u8> = values
             .iter()
             .flat_map(|value| value.to_le_bytes())
             .collect();
-        self.bytes.extend(&data);
+        self.blob(SectionKind::Vectors, NO_INDEX, NO_INDEX, &data);
+    }
+
+    fn blob(&mut self, kind: SectionKind, layer: u16, expert: u16, data: &[u8]) {
+        let offset = self.begin(SECTION_ALIGN_BYTES);
+        self.bytes.extend(data);
         let end = self.begin(4096);
-        let mut section = Section::new(
-            SectionKind::Vectors,
-            NO_INDEX,
-            NO_INDEX,
-            offset,
-            end - offset,
-        );
+        let mut section = Section::new(kind, layer, expert, offset, end - offset);
         section.data_bytes = data.len() as u64;
-        section.crc = (Kernels::SCALAR.crc32c)(0, &data);
+        section.crc = (Kernels::SCALAR.crc32c)(0, data);
         self.sections.push(section);
+    }
+
+    fn statistics(&mut self, shape: &Shape, threshold: f32, layer: u16, expert: u16) {
+        let mut data = vec![0; Statistics::bytes(shape.ffn_dim)];
+        let source = StatisticsSource {
+            tokens: 1,
+            threshold,
+            threshold_share: 0.5,
+            frequencies: &vec![0.5; BATCHES * shape.ffn_dim],
+            misses: &[0.0; PREFIXES * CACHES],
+        };
+        source.write(shape.ffn_dim, &mut data);
+        self.blob(SectionKind::Statistics, layer, expert, &data);
+    }
+
+    fn predictor(&mut self, shape: &Shape, which: Predictors, layer: u16, expert: u16) {
+        let layout = PredictorLayout {
+            rank: 64,
+            dim: shape.dim,
+            neurons: shape.ffn_dim,
+            first: WeightType::Q8,
+            second: WeightType::Q4,
+        };
+        let mut rows = |ty: WeightType, rows: usize, cols: usize| {
+            let rows = (0..rows).map(|_| self.row(ty, cols));
+            let (codes, scales): (Vec<_>, Vec<_>) = rows.unzip();
+            (codes.concat(), scales.concat())
+        };
+        let first = rows(layout.first, layout.rank, layout.dim);
+        let second = rows(layout.second, layout.neurons, layout.rank);
+        let bias: Vec<f32> = (0..shape.ffn_dim)
+            .map(|_| match which {
+                Predictors::All => f32::INFINITY,
+                _ => self.uniform() - 0.5,
+            })
+            .collect();
+        let quality = Quality {
+            recall: 1.0,
+            precision: 1.0,
+            active_share: 1.0,
+        };
+        let mut data = vec![0; layout.bytes()];
+        let (first, second) = ((&first.0[..], &first.1[..]), (&second.0[..], &second.1[..]));
+        layout.write(quality, first, second, &bias, &mut data);
+        self.blob(SectionKind::Predictor, layer, expert, &data);
     }
 }
 
 /// The image of a tiny model.
 pub fn tiny_image(recipe: &Recipe) -> Vec<u8> {
     let shape = recipe.shape();
-    let n_sections = 3 + shape.n_layers * (4 + shape.n_ffns());
+    let predicted = recipe.predictors != Predictors::None;
+    let per_ffn = 1 + usize::from(predicted) + usize::from(recipe.threshold.is_some());
+    let untied = usize::from(!shape.tied_embeddings);
+    let n_sections = 2 + untied + shape.n_layers * (4 + per_ffn * shape.n_ffns());
     let table_end = SUPERBLOCK_BYTES + n_sections * ENTRY_BYTES;
     let state = recipe.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut w = Writer {
@@ -231,6 +294,20 @@ pub fn tiny_image(recipe: &Recipe) -> Vec<u8> {
         shape.vocab_size,
         shape.dim,
     );
+    for layer in 0..shape.n_layers as u16 {
+        for expert in 0..shape.n_ffns() as u16 {
+            let expert = match shape.n_experts {
+                0 => NO_INDEX,
+                _ => expert,
+            };
+            if predicted {
+                w.predictor(&shape, recipe.predictors, layer, expert);
+            }
+            if let Some(threshold) = recipe.threshold {
+                w.statistics(&shape, threshold, layer, expert);
+            }
+        }
+    }
     let image_bytes = w.begin(SECTION_ALIGN_BYTES);
     let mut table = vec![0; w.sections.len() * ENTRY_BYTES];
     for (entry, section) in table.chunks_exact_mut(ENTRY_BYTES).zip(&w.sections) {

@@ -1,0 +1,493 @@
+//! The five stages of the cold clusters of one section, as a pure state machine.
+//!
+//! A cluster goes through Pred, GIO, GC, UDIO, UDC strictly in this order (PowerInfer-2, section
+//! 4.3): predict its active neurons; read their gates; gate product; read up and down of those that
+//! are alive; up product and down sum. Between clusters there is no order but that of admission to
+//! the cache, so a lane takes whatever is ready. The machine knows neither weights nor devices: it
+//! is told what happened and says what may be done next.
+
+use crate::limits::JOBS_MAX;
+
+/// Where a cluster stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Nothing was done yet.
+    New,
+    /// A lane predicts (Pred).
+    Predicting,
+    /// Predicted; its neurons have no places in the cache yet.
+    Predicted,
+    /// Gates are read (GIO): so many reads are awaited, and perhaps not all are known yet.
+    Reading { awaited: u32, admitting: bool },
+    /// All gates are there.
+    GateReady,
+    /// A lane computes gates (GC).
+    Gating,
+    /// It is known who is alive; up and down may have to be read (UDIO).
+    Gated,
+    /// Up and down are read.
+    ReadingRest { awaited: u32, admitting: bool },
+    /// Everything is there.
+    Ready,
+    /// A lane computes up and down (UDC).
+    Finishing,
+    /// The sum is there; its places in the cache are not given back yet.
+    Finished,
+    /// Over.
+    Released,
+}
+
+/// What a lane may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// Pred of this cluster.
+    Predict(usize),
+    /// GC of this cluster.
+    Gate(usize),
+    /// UDC of this cluster.
+    Finish(usize),
+    /// Nothing now, more to come.
+    Wait,
+    /// Nothing any more.
+    Done,
+}
+
+/// Stages of up to [`JOBS_MAX`] clusters.
+#[derive(Debug, Clone)]
+pub struct Pipeline {
+    stages: heapless::Vec<Stage, JOBS_MAX>,
+    /// Clusters before this one have their places.
+    admitted: usize,
+    /// Clusters do not wait for each other.
+    overlaps: bool,
+    failed: bool,
+}
+
+impl Pipeline {
+    /// `clusters` clusters, none begun. Where they do not overlap, a stage of computation is begun
+    /// only when all reads before it are over, for every cluster: a pipeline by matrices, for
+    /// comparison.
+    ///
+    /// # Panics
+    /// If they are more than [`JOBS_MAX`].
+    pub fn new(clusters: usize, overlaps: bool) -> Self {
+        assert!(clusters <= JOBS_MAX, "{clusters} clusters");
+        Pipeline {
+            stages: (0..clusters).map(|_| Stage::New).collect(),
+            admitted: 0,
+            overlaps,
+            failed: false,
+        }
+    }
+
+    fn step(&mut self, cluster: usize, from: Stage, to: Stage) {
+        let stage = &mut self.stages[cluster];
+        assert_eq!(*stage, from, "cluster {cluster}");
+        *stage = to;
+    }
+
+    fn first(&self, stage: Stage) -> Option<usize> {
+        self.stages.iter().position(|&other| other == stage)
+    }
+
+    /// Takes the next thing to compute: predictions first, since reads wait for them; then what
+    /// frees places; then what is ready.
+    pub fn take(&mut self) -> Work {
+        if self.failed {
+            return Work::Done;
+        }
+        if let Some(cluster) = self.first(Stage::New) {
+            self.stages[cluster] = Stage::Predicting;
+            return Work::Predict(cluster);
+        }
+        if let Some(cluster) = self.first(Stage::Ready)
+            && (self.overlaps || !self.reads_before(Stage::Ready))
+        {
+            self.stages[cluster] = Stage::Finishing;
+            return Work::Finish(cluster);
+        }
+        if let Some(cluster) = self.first(Stage::GateReady)
+            && (self.overlaps || !self.reads_before(Stage::GateReady))
+        {
+            self.stages[cluster] = Stage::Gating;
+            return Work::Gate(cluster);
+        }
+        let over = |stage: &Stage| matches!(stage, Stage::Finished | Stage::Released);
+        match self.stages.iter().all(over) {
+            true => Work::Done,
+            false => Work::Wait,
+        }
+    }
+
+    /// True if a cluster may still have to read before it gets to `stage`.
+    fn reads_before(&self, stage: Stage) -> bool {
+        let before = |other: &Stage| match other {
+            Stage::New | Stage::Predicting | Stage::Predicted | Stage::Reading { .. } => true,
+            Stage::GateReady | Stage::Gating | Stage::Gated | Stage::ReadingRest { .. } => {
+                stage == Stage::Ready
+            }
+            Stage::Ready | Stage::Finishing | Stage::Finished | Stage::Released => false,
+        };
+        self.stages.iter().any(before)
+    }
+
+    /// Pred is done.
+    pub fn predicted(&mut self, cluster: usize) {
+        self.step(cluster, Stage::Predicting, Stage::Predicted);
+    }
+
+    /// The next cluster to be given places, in order: a cluster never waits for places that a later
+    /// one holds. It stays the next until [`Pipeline::all_admitted`].
+    pub fn take_predicted(&mut self) -> Option<usize> {
+        let cluster = self.admitted;
+        match *self.stages.get(cluster)? {
+            Stage::Predicted => {
+                self.stages[cluster] = Stage::Reading {
+                    awaited: 0,
+                    admitting: true,
+                };
+                Some(cluster)
+            }
+            Stage::Reading {
+                admitting: true, ..
+            } => Some(cluster),
+            _ => None,
+        }
+    }
+
+    /// The next cluster whose up and down parts are to be asked for.
+    pub fn take_gated(&mut self) -> Option<usize> {
+        let admitting = |stage: &Stage| {
+            matches!(
+                stage,
+                Stage::Gated
+                    | Stage::ReadingRest {
+                        admitting: true,
+                        ..
+                    }
+            )
+        };
+        let cluster = self.stages.iter().position(admitting)?;
+        if self.stages[cluster] == Stage::Gated {
+            self.stages[cluster] = Stage::ReadingRest {
+                awaited: 0,
+                admitting: true,
+            };
+        }
+        Some(cluster)
+    }
+
+    /// One more read is awaited by a cluster that is being admitted.
+    pub fn expect(&mut self, cluster: usize) {
+        match &mut self.stages[cluster] {
+            Stage::Reading {
+                awaited,
+                admitting: true,
+            }
+            | Stage::ReadingRest {
+                awaited,
+                admitting: true,
+            } => *awaited += 1,
+            stage => panic!("cluster {cluster} awaits a read in {stage:?}"),
+        }
+    }
+
+    /// Something that a cluster awaited has arrived.
+    pub fn arrived(&mut self, cluster: usize) {
+        match &mut self.stages[cluster] {
+            Stage::Reading { awaited, .. } | Stage::ReadingRest { awaited, .. } if *awaited > 0 => {
+                *awaited -= 1;
+            }
+            stage => panic!("a read of cluster {cluster} arrived in {stage:?}"),
+        }
+        self.settle(cluster);
+    }
+
+    /// All that the cluster awaits is known.
+    pub fn all_admitted(&mut self, cluster: usize) {
+        match &mut self.stages[cluster] {
+            Stage::Reading { admitting, .. } if *admitting => {
+                *admitting = false;
+                self.admitted = cluster + 1;
+            }
+            Stage::ReadingRest { admitting, .. } if *admitting => *admitting = false,
+            stage => panic!("cluster {cluster} was admitted in {stage:?}"),
+        }
+        self.settle(cluster);
+    }
+
+    fn settle(&mut self, cluster: usize) {
+        let stage = &mut self.stages[cluster];
+        match *stage {
+            Stage::Reading {
+                awaited: 0,
+                admitting: false,
+            } => *stage = Stage::GateReady,
+            Stage::ReadingRest {
+                awaited: 0,
+                admitting: false,
+            } => *stage = Stage::Ready,
+            _ => {}
+        }
+    }
+
+    /// GC is done.
+    pub fn gated(&mut self, cluster: usize) {
+        self.step(cluster, Stage::Gating, Stage::Gated);
+    }
+
+    /// UDC is done.
+    pub fn finished(&mut self, cluster: usize) {
+        self.step(cluster, Stage::Finishing, Stage::Finished);
+    }
+
+    /// A cluster whose places may be given back; it counts as released from now on.
+    pub fn take_finished(&mut self) -> Option<usize> {
+        let cluster = self.first(Stage::Finished)?;
+        self.stages[cluster] = Stage::Released;
+        Some(cluster)
+    }
+
+    /// True while a lane computes what reads may follow from.
+    pub fn reads_may_follow(&self) -> bool {
+        let busy = |stage: &Stage| matches!(stage, Stage::New | Stage::Predicting | Stage::Gating);
+        self.stages.iter().any(busy)
+    }
+
+    /// No more work is given out.
+    pub fn fail(&mut self) {
+        self.failed = true;
+    }
+
+    /// True after [`Pipeline::fail`].
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// True once every cluster is released.
+    #[cfg(test)]
+    fn is_over(&self) -> bool {
+        self.stages.iter().all(|&stage| stage == Stage::Released)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    /// One path through a tree of choices; `next` moves on to the path after it.
+    #[derive(Default)]
+    struct Exhaust {
+        path: Vec<(usize, usize)>,
+        depth: usize,
+    }
+
+    impl Exhaust {
+        fn choose(&mut self, choices: usize) -> usize {
+            if self.depth == self.path.len() {
+                self.path.push((0, choices));
+            }
+            let (choice, expected) = self.path[self.depth];
+            assert_eq!(expected, choices, "a path must be repeatable");
+            self.depth += 1;
+            choice
+        }
+
+        fn next(&mut self) -> bool {
+            self.depth = 0;
+            while let Some((choice, choices)) = self.path.pop() {
+                if choice + 1 < choices {
+                    self.path.push((choice + 1, choices));
+                    return true;
+                }
+            }
+            false
+        }
+    }
+
+    /// What may happen next in a world of lanes and a flash queue.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Event {
+        Take,
+        Complete(Work),
+        Admit,
+        AdmitRest,
+        Arrive(usize),
+        Release,
+    }
+
+    /// `reads` of each stage of each cluster are known in advance; everything else is every
+    /// possible order.
+    fn run(
+        exhaust: &mut Exhaust,
+        (clusters, overlaps): (usize, bool),
+        lanes: usize,
+        reads: [u32; 2],
+    ) -> usize {
+        let mut pipeline = Pipeline::new(clusters, overlaps);
+        let mut busy: Vec<Work> = Vec::new();
+        let mut in_flight: Vec<usize> = Vec::new();
+        let mut stages: Vec<usize> = [0].repeat(clusters);
+        let mut steps = 0;
+        loop {
+            let mut events: Vec<Event> = Vec::new();
+            let offered = pipeline.clone().take();
+            if busy.len() < lanes && !matches!(offered, Work::Wait | Work::Done) {
+                events.push(Event::Take);
+            }
+            events.extend(busy.iter().map(|&work| Event::Complete(work)));
+            if pipeline.clone().take_predicted().is_some() {
+                events.push(Event::Admit);
+            }
+            if pipeline.clone().take_gated().is_some() {
+                events.push(Event::AdmitRest);
+            }
+            let mut awaited = in_flight.clone();
+            awaited.dedup();
+            events.extend(awaited.into_iter().map(Event::Arrive));
+            if pipeline.clone().take_finished().is_some() {
+                events.push(Event::Release);
+            }
+            if events.is_empty() {
+                break;
+            }
+            steps += 1;
+            assert!(steps < 1000, "the pipeline does not end");
+            match events[exhaust.choose(events.len())] {
+                Event::Take => busy.push(pipeline.take()),
+                Event::Complete(work) => {
+                    busy.retain(|&other| other != work);
+                    let (cluster, stage) = match work {
+                        Work::Predict(cluster) => (cluster, 0),
+                        Work::Gate(cluster) => (cluster, 1),
+                        Work::Finish(cluster) => (cluster, 2),
+                        Work::Wait | Work::Done => panic!("{work:?} is no work"),
+                    };
+                    assert_eq!(stages[cluster], stage, "stages are in order");
+                    stages[cluster] += 1;
+                    match stage {
+                        0 => pipeline.predicted(cluster),
+                        1 => pipeline.gated(cluster),
+                        _ => pipeline.finished(cluster),
+                    }
+                }
+                Event::Admit => admit(&mut pipeline, &mut in_flight, reads[0], true),
+                Event::AdmitRest => admit(&mut pipeline, &mut in_flight, reads[1], false),
+                Event::Arrive(cluster) => {
+                    let at = in_flight.iter().position(|&other| other == cluster);
+                    in_flight.remove(at.expect("in flight"));
+                    pipeline.arrived(cluster);
+                }
+                Event::Release => {
+                    pipeline.take_finished();
+                }
+            }
+        }
+        assert!(pipeline.is_over(), "stuck: {pipeline:?}");
+        assert_eq!(pipeline.take(), Work::Done);
+        assert!(stages.iter().all(|&stage| stage == 3));
+        steps
+    }
+
+    fn admit(pipeline: &mut Pipeline, in_flight: &mut Vec<usize>, reads: u32, first: bool) {
+        let cluster = match first {
+            true => pipeline.take_predicted(),
+            false => pipeline.take_gated(),
+        };
+        let cluster = cluster.expect("one to admit");
+        for _ in 0..reads {
+            pipeline.expect(cluster);
+            in_flight.push(cluster);
+            in_flight.sort_unstable();
+        }
+        pipeline.all_admitted(cluster);
+    }
+
+    #[test]
+    fn every_order_of_events_ends_with_every_stage_done_once() {
+        let mut paths = 0;
+        for (clusters, lanes, reads) in [
+            ((1, true), 1, [0, 0]),
+            ((1, true), 2, [2, 1]),
+            ((2, true), 1, [1, 0]),
+            ((2, true), 2, [0, 0]),
+            ((2, true), 2, [1, 0]),
+            ((2, true), 1, [1, 1]),
+            ((2, false), 2, [1, 0]),
+            ((2, false), 1, [1, 1]),
+        ] {
+            let mut exhaust = Exhaust::default();
+            loop {
+                run(&mut exhaust, clusters, lanes, reads);
+                paths += 1;
+                if !exhaust.next() {
+                    break;
+                }
+            }
+        }
+        assert!(paths > 10_000, "{paths} paths");
+    }
+
+    #[test]
+    fn clusters_get_places_in_order() {
+        let mut pipeline = Pipeline::new(2, true);
+        assert_eq!(pipeline.take(), Work::Predict(0));
+        assert_eq!(pipeline.take(), Work::Predict(1));
+        pipeline.predicted(1);
+        assert_eq!(pipeline.take_predicted(), None);
+        assert!(pipeline.reads_may_follow());
+        pipeline.predicted(0);
+        assert!(!pipeline.reads_may_follow());
+        assert_eq!(pipeline.take_predicted(), Some(0));
+        // A read that arrives before all are known does not make it ready.
+        pipeline.expect(0);
+        pipeline.arrived(0);
+        assert_eq!(
+            (pipeline.take_predicted(), pipeline.take()),
+            (Some(0), Work::Wait)
+        );
+        pipeline.all_admitted(0);
+        assert_eq!(
+            (pipeline.take_predicted(), pipeline.take()),
+            (Some(1), Work::Gate(0))
+        );
+    }
+
+    #[test]
+    fn without_overlap_a_stage_waits_for_all_reads() {
+        let mut pipeline = Pipeline::new(2, false);
+        for cluster in 0..2 {
+            assert_eq!(pipeline.take(), Work::Predict(cluster));
+            pipeline.predicted(cluster);
+        }
+        assert_eq!(pipeline.take_predicted(), Some(0));
+        pipeline.all_admitted(0);
+        assert_eq!(pipeline.take(), Work::Wait);
+        assert_eq!(pipeline.take_predicted(), Some(1));
+        pipeline.all_admitted(1);
+        for cluster in 0..2 {
+            assert_eq!(pipeline.take(), Work::Gate(cluster));
+        }
+        pipeline.gated(0);
+        assert_eq!(pipeline.take_gated(), Some(0));
+        pipeline.all_admitted(0);
+        assert_eq!(pipeline.take(), Work::Wait);
+    }
+
+    #[test]
+    fn nothing_is_given_out_after_a_failure() {
+        let mut pipeline = Pipeline::new(2, true);
+        pipeline.fail();
+        assert_eq!((pipeline.take(), pipeline.has_failed()), (Work::Done, true));
+        assert!(!pipeline.is_over());
+    }
+
+    #[test]
+    #[should_panic(expected = "a read of cluster 0 arrived in Predicting")]
+    fn a_read_that_nobody_awaits_panics() {
+        let mut pipeline = Pipeline::new(1, true);
+        pipeline.take();
+        pipeline.arrived(0);
+    }
+}

@@ -1,0 +1,163 @@
+//! Plans with a cold segment: what stays, what has slots.
+
+use super::{Draft, Plan, STREAM_SLOTS, STREAM_SLOTS_MIN};
+use crate::chunk::{Cut, for_each_chunk};
+use crate::format::{BundleLayout, Image, SectionKind};
+use crate::limits::{COLD_READS_MAX, COLD_RUN_MAX, FEW_TOKENS_MAX};
+use crate::sparse::{ColdSizes, SparseSizes, predictor_sizes};
+
+/// Bytes of a read of cold bundles, unless one bundle is larger: beyond it a longer read is no
+/// cheaper than two.
+const COLD_READ_BYTES: usize = 64 << 10;
+
+/// Bytes of the first `clusters` clusters of all feed-forward sections.
+pub fn prefix_bytes(image: &Image<'_>, clusters: usize) -> u64 {
+    let shape = image.shape();
+    let neurons = clusters
+        .saturating_mul(shape.cluster_neurons)
+        .min(shape.ffn_dim);
+    sections(image)
+        .map(|(layer, expert)| image.ffn(layer, expert).run_bytes(neurons) as u64)
+        .sum()
+}
+
+/// Bytes of all feed-forward sections.
+pub fn ffn_bytes(image: &Image<'_>) -> u64 {
+    prefix_bytes(image, usize::MAX)
+}
+
+/// Layer and expert of every feed-forward section.
+pub fn sections<'a>(image: &'a Image<'_>) -> impl Iterator<Item = (usize, usize)> + use<'a> {
+    let (layers, experts) = (image.shape().n_layers, image.shape().n_ffns());
+    (0..layers).flat_map(move |layer| (0..experts).map(move |expert| (layer, expert)))
+}
+
+/// True if every feed-forward section has statistics.
+pub fn has_statistics(image: &Image<'_>) -> bool {
+    let find = |(layer, expert)| image.find_of(SectionKind::Statistics, layer, expert);
+    sections(image).all(|section| find(section).is_some())
+}
+
+impl Draft<'_> {
+    /// How the image is cut into chunks.
+    pub(super) fn cut(&self, hot_clusters: usize) -> Cut {
+        Cut {
+            chunk_bytes: self.chunk_bytes,
+            hot_clusters,
+        }
+    }
+
+    /// Chunks of the image.
+    pub(super) fn count_chunks(&self, hot_clusters: usize) -> usize {
+        let mut count = 0;
+        for_each_chunk(self.image, self.cut(hot_clusters), |_| count += 1);
+        count
+    }
+
+    fn cluster_bundles(&self) -> usize {
+        let shape = self.image.shape();
+        shape.cluster_neurons.min(shape.ffn_dim) / shape.bundle_neurons
+    }
+
+    /// The fewest slots with which no cluster waits for itself; twice, so that reads of one go on
+    /// while another is computed.
+    pub(super) fn slots_min(&self) -> usize {
+        2 * self.cluster_bundles()
+    }
+
+    /// Sizes of sparse passes of up to `batch` tokens. `None` where the image has no predictors.
+    pub(super) fn sparse_sizes(
+        &self,
+        batch: usize,
+        hot_clusters: usize,
+        n_slots: usize,
+    ) -> Option<SparseSizes> {
+        let (image, shape, options) = (self.image, self.image.shape(), self.options.cold);
+        let (predictor_bytes, rank) = predictor_sizes(image)?;
+        let bundles = sections(image).map(|(layer, expert)| image.ffn(layer, expert).bundle);
+        let slot_bytes = bundles.map(|bundle: BundleLayout| bundle.bytes()).max()?;
+        let run = (COLD_READ_BYTES / slot_bytes).clamp(1, COLD_RUN_MAX);
+        Some(SparseSizes {
+            tokens: batch.min(FEW_TOKENS_MAX),
+            hot_clusters,
+            predictor_bytes,
+            rank,
+            cold: ColdSizes {
+                n_bundles: shape.n_layers * shape.n_ffns() * shape.ffn_dim / shape.bundle_neurons,
+                n_slots,
+                slot_bytes,
+                policy: options.policy,
+                n_reads: options.reads.clamp(1, COLD_READS_MAX),
+                read_bytes: run * slot_bytes,
+                gap: options.gap,
+                two_phase: options.two_phase || options.without.bundles,
+                without: options.without,
+            },
+        })
+    }
+
+    /// The plan that keeps most in memory: first all that every token needs, then the hottest
+    /// neurons and slots for the others.
+    pub(super) fn largest_sparse(&self, batch_max: usize, logits_rows: usize) -> Option<Plan> {
+        let memory_bytes = self.options.memory_bytes;
+        let all_clusters = self.image.shape().n_clusters();
+        let plan = |batch, n_slots, resident, hot, cold| {
+            let sparse = self.sparse_sizes(batch, hot, cold);
+            self.plan_with(batch, logits_rows, n_slots, resident, sparse)
+        };
+        let whole = plan(
+            batch_max,
+            STREAM_SLOTS_MIN,
+            self.weight_bytes,
+            all_clusters,
+            0,
+        );
+        if whole.fits(memory_bytes) && self.options.cold.slots_max.is_none() {
+            return Some(whole);
+        }
+        let n_slots = (memory_bytes / 8 / self.slot_bytes).clamp(STREAM_SLOTS_MIN, STREAM_SLOTS);
+        let (batch, empty) = self.largest_batch(batch_max, logits_rows, n_slots);
+        if !empty.fits(memory_bytes) {
+            return None;
+        }
+        let left = (memory_bytes - empty.total_bytes()) as u64;
+        let fixed = self.weight_bytes - ffn_bytes(self.image);
+        let Some(left) = left.checked_sub(fixed) else {
+            return Some(plan(batch, n_slots, left / 64 * 64, 0, self.slots_min()));
+        };
+        let for_hot = left / 100 * self.options.cold.hot_pct.min(100) as u64;
+        let hot = (0..all_clusters)
+            .rev()
+            .find(|&clusters| prefix_bytes(self.image, clusters) <= for_hot)
+            .unwrap_or(0);
+        let resident = fixed + prefix_bytes(self.image, hot);
+        let with = |cold| plan(batch, n_slots, resident, hot, cold);
+        let most = self.options.cold.slots_max.unwrap_or(usize::MAX);
+        Some(with(self.most_slots(memory_bytes, hot, most, with)))
+    }
+
+    /// The most slots, up to `most`, with which `with(slots)` fits.
+    fn most_slots(
+        &self,
+        memory_bytes: usize,
+        hot: usize,
+        most: usize,
+        with: impl Fn(usize) -> Plan,
+    ) -> usize {
+        let shape = self.image.shape();
+        let hot_neurons = hot * shape.cluster_neurons;
+        let cold_neurons = shape.ffn_dim - hot_neurons.min(shape.ffn_dim);
+        let cold_bundles = shape.n_layers * shape.n_ffns() * cold_neurons / shape.bundle_neurons;
+        let least = self.slots_min();
+        let (mut low, mut high) = (least, cold_bundles.min(most).max(least));
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if with(middle).fits(memory_bytes) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        low
+    }
+}

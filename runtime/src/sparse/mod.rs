@@ -1,0 +1,209 @@
+//! Feed-forward networks of a few tokens by neuron clusters: only what a token needs is read and
+//! computed.
+//!
+//! A predictor names the neurons of a section that the tokens may activate; the bundles of those
+//! stand in the resident prefix or in slots of the cold segment, or are read. Lanes take whatever
+//! stage of whatever cluster is ready ([`crate::pipeline`]); one of them owns the flash queue
+//! ([`owner`]). Each cluster sums its neurons in index order, clusters are added in cluster order:
+//! the result depends neither on the order of completions nor on who computed what.
+
+mod books;
+mod cluster;
+mod owner;
+mod predictors;
+mod team;
+mod window;
+
+use core::sync::atomic::AtomicBool;
+
+use spin::mutex::SpinMutex;
+use tessera_hal::{Clock, Cores, Flash};
+use tessera_kernels::Activations;
+
+pub use books::{Cold, ColdSizes};
+use predictors::Predictors;
+pub use predictors::sizes as predictor_sizes;
+pub use window::bytes as window_bytes;
+
+use crate::arena::{Arena, OutOfMemory, carved_bytes};
+use crate::format::Image;
+use crate::limits::{FEW_TOKENS_MAX, JOBS_MAX};
+use crate::pipeline::Pipeline;
+use crate::product::Machine;
+use crate::shape::Shape;
+use crate::stream::Patience;
+use crate::weights::{Weights, WeightsError};
+use crate::work::Lanes;
+
+use cluster::Stages;
+use owner::{Owner, Place};
+use team::Team;
+use window::Window;
+
+/// Sizes of everything that sparse passes need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SparseSizes {
+    /// Tokens of a sparse pass, at most [`FEW_TOKENS_MAX`].
+    pub tokens: usize,
+    /// Clusters of each section that never leave memory: a prefix.
+    pub hot_clusters: usize,
+    /// Bytes of all predictors.
+    pub predictor_bytes: usize,
+    /// Bound of their rank.
+    pub rank: usize,
+    /// The cold segment.
+    pub cold: ColdSizes,
+}
+
+impl SparseSizes {
+    /// Bytes of predictors and of what their first layers give.
+    pub fn predictors_bytes(&self, shape: &Shape) -> usize {
+        let sections = shape.n_layers * shape.n_ffns();
+        let wide = self.rank * FEW_TOKENS_MAX;
+        let blocks = FEW_TOKENS_MAX * self.rank.div_ceil(tessera_kernels::BLOCK);
+        carved_bytes((sections + 1) * size_of::<u64>())
+            + carved_bytes(self.predictor_bytes)
+            + 2 * carved_bytes(wide * size_of::<f32>())
+            + carved_bytes(wide)
+            + 2 * carved_bytes(blocks * size_of::<f32>())
+    }
+}
+
+/// Memory of sparse passes.
+pub struct Sparse<'m> {
+    sizes: SparseSizes,
+    predictors: Predictors<'m>,
+    /// Slots and books; the bytes of the cold segment.
+    pub cold: Cold<'m>,
+    window: Window<'m>,
+}
+
+/// One section to compute.
+pub struct Section<'a> {
+    /// Layer.
+    pub layer: usize,
+    /// Expert, 0 in a model without experts.
+    pub expert: usize,
+    /// The tokens (tokens, dim).
+    pub x: &'a Activations<'a>,
+}
+
+impl<'m> Sparse<'m> {
+    /// Carves everything.
+    pub fn take(
+        arena: &mut Arena<'m>,
+        image: &Image<'_>,
+        sizes: SparseSizes,
+    ) -> Result<Self, OutOfMemory> {
+        let (bytes, rank) = (sizes.predictor_bytes, sizes.rank);
+        Ok(Sparse {
+            sizes,
+            predictors: Predictors::take(arena, image, bytes, rank)?,
+            cold: Cold::take(arena, sizes.cold)?,
+            window: Window::take(arena, image.shape(), sizes.tokens)?,
+        })
+    }
+
+    /// Reads the predictors.
+    ///
+    /// # Errors
+    /// Those that cannot be read, or are damaged.
+    pub fn load<'f, F: Flash<'f>>(
+        &mut self,
+        weights: &mut Weights<'f, F>,
+        clock: &impl Clock,
+    ) -> Result<(), WeightsError> {
+        self.predictors.load(weights, clock)
+    }
+
+    /// A pass begins.
+    pub fn begin_pass(&mut self) {
+        if self.sizes.cold.without.cache {
+            let cache = &mut self.cold.books.cache;
+            cache.set_limit(0);
+            cache.set_limit(self.sizes.cold.n_slots);
+        }
+    }
+
+    /// `sum` (dim, tokens) = the section on its tokens. `partials` has room for a window of
+    /// clusters (clusters, dim, tokens).
+    ///
+    /// # Errors
+    /// Weights that cannot be read; nothing is in flight then, and no slot is held.
+    #[allow(clippy::too_many_arguments)]
+    pub fn run<'f, F: Flash<'f>, C: Cores, K: Clock>(
+        &mut self,
+        machine: &Machine<'_, C, K>,
+        weights: &mut Weights<'f, F>,
+        lanes: &Lanes<'_>,
+        section: &Section<'_>,
+        partials: &mut [f32],
+        sum: &mut [f32],
+    ) -> Result<(), WeightsError> {
+        let shape = *weights.image.shape();
+        let (map, x) = (weights.image.ffn(section.layer, section.expert), section.x);
+        let index = section.layer * shape.n_ffns() + section.expert;
+        let prefix = self.sizes.hot_clusters * shape.cluster_neurons;
+        let prefix = map.run_bytes(prefix.min(shape.ffn_dim));
+        let (image, stream, resident) = weights.split(map.offset, prefix);
+        let predictor = self.predictors.begin(machine, lanes, index, map.neurons, x);
+        let stages = Stages {
+            map,
+            resident,
+            slots: &self.cold.slots,
+            kernels: machine.kernels,
+            activation: shape.activation,
+            x,
+            predictor: Some(predictor),
+        };
+        let map_of = |section: usize| image.ffn(section / shape.n_ffns(), section % shape.n_ffns());
+        let place = Place {
+            section: index,
+            n_bundles: shape.ffn_dim / map.bundle.neurons,
+            resident: prefix / map.bundle.bytes(),
+            cluster_bundles: shape.cluster_neurons / map.bundle.neurons,
+            map_of: &map_of,
+            crc32c: machine.kernels.crc32c,
+        };
+        let overlaps = !self.sizes.cold.without.pipeline;
+        sum.fill(0.0);
+        let mut from = 0;
+        while from < shape.n_clusters() {
+            let to = (from + JOBS_MAX).min(shape.n_clusters());
+            let clusters = self.window.clusters(&shape, from..to, x.tokens(), partials);
+            let pipeline = SpinMutex::new(Pipeline::new(clusters.len(), overlaps));
+            let owner = SpinMutex::new(Owner {
+                stream: &mut *stream,
+                books: &mut self.cold.books,
+                slots: &self.cold.slots,
+                place: &place,
+                pipeline: &pipeline,
+                clusters: &clusters,
+                first_bundle: from * place.cluster_bundles,
+                cursor: 0,
+                patience: Patience::default(),
+                error: None,
+            });
+            let team = Team {
+                pipeline: &pipeline,
+                clusters: &clusters,
+                stages: &stages,
+                owner: &owner,
+                owner_lane: 0,
+                owner_is_here: AtomicBool::new(false),
+                clock: machine.clock,
+            };
+            team.run(machine.cores, lanes);
+            if let Some(error) = owner.into_inner().close(machine.clock) {
+                return Err(error.named(&image));
+            }
+            for cluster in clusters {
+                for (sum, partial) in sum.iter_mut().zip(&*cluster.into_inner().partial) {
+                    *sum += partial;
+                }
+            }
+            from = to;
+        }
+        Ok(())
+    }
+}
