@@ -2,9 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use layout_tool::pack::{PackOptions, pack};
 use tempfile::TempDir;
+use tessera::commands::start_and_load;
+use tessera::engine::{EngineOptions, OpenImage};
+use tessera::vocabulary::Vocabulary;
+use tessera_runtime::Observer;
 
 /// Prompts and the tokens that follow them, as the scalar kernels give them.
 const GREEDY: &str = include_str!("data/austen/greedy.out");
@@ -90,4 +95,52 @@ fn perplexity_is_that_of_pytorch() {
     let perplexity = json["perplexity"].as_f64().unwrap();
     let ratio = perplexity / PYTORCH_PERPLEXITY;
     assert!((0.995..1.005).contains(&ratio), "{perplexity}");
+}
+
+/// Gates of each layer that are not above zero, and all of them.
+#[derive(Default)]
+struct Gates([(AtomicUsize, AtomicUsize); 4]);
+
+impl Observer for Gates {
+    fn routed(&self, _layer: usize, _expert: usize, _token: usize) {}
+
+    fn inputs(&self, _layer: usize, _expert: usize, _x: &[f32]) {}
+
+    fn products(
+        &self,
+        layer: usize,
+        _expert: usize,
+        _first: usize,
+        _tokens: usize,
+        gate: &[f32],
+        _up: &[f32],
+    ) {
+        let (zeros, all) = &self.0[layer];
+        let shut = gate.iter().filter(|&&gate| gate <= 0.0).count();
+        zeros.fetch_add(shut, Ordering::Relaxed);
+        all.fetch_add(gate.len(), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn most_hidden_values_are_zero_in_every_layer() {
+    let (_folder, image) = image();
+    let model = OpenImage::open(&image).unwrap();
+    let vocabulary = Vocabulary::required(&model, "the test").unwrap();
+    let text = std::fs::read_to_string(HELD_OUT).unwrap();
+    let tokens = vocabulary.tokenizer.encode(&text, false, true).unwrap();
+    let options = EngineOptions {
+        context: Some(512),
+        ..EngineOptions::default()
+    };
+    let (mut session, _) = start_and_load(&model, &options).unwrap();
+    let gates = Gates::default();
+    session.append_observed(&tokens[..512], &gates).unwrap();
+    let shape = *session.image().shape();
+    for (layer, (zeros, all)) in gates.0.iter().enumerate() {
+        let (zeros, all) = (zeros.load(Ordering::Relaxed), all.load(Ordering::Relaxed));
+        assert_eq!(all, 512 * shape.ffn_dim);
+        let share = zeros as f64 / all as f64;
+        assert!((0.8..0.99).contains(&share), "layer {layer}: {share}");
+    }
 }
