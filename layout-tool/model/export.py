@@ -2,8 +2,8 @@
 
     python3 export.py WORK austen.gguf [TEXT...]
 
-Attention and feed-forward are Q4_0, the embedding Q8_0, norms F32: the numbers that the last part of
-the training computed with, so that writing them loses nothing.
+Attention and feed-forward are Q4_0, the embedding Q8_0, norms F32: the numbers that the last part
+of the training computed with, so that writing them loses nothing.
 """
 
 import json

@@ -30,7 +30,7 @@ ZEROS = 0.88
 PENALTY_START, PENALTY_RATE = 1e-3, 0.2
 # From these shares of the steps on: a falling learning rate; windows of the whole context and
 # rounded weights.
-DECAY_FROM, ROUNDED_FROM = 0.7, 0.85
+DECAY_FROM, ROUNDED_FROM = 0.56, 0.85
 SHORT_LEN = 256
 CHECKPOINT_SECONDS = 60
 
@@ -115,7 +115,7 @@ def save(path, state):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--steps", type=int, default=2400)
+    parser.add_argument("--steps", type=int, default=1700)
     parser.add_argument("--stop", type=int, help="stop after this step")
     args = parser.parse_args()
     corpus = json.loads((args.folder / "corpus.json").read_text())

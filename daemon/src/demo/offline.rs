@@ -16,7 +16,7 @@ use crate::vocabulary::Vocabulary;
 /// Four million weights, most in 4 bits, trained on Jane Austen's novels: see `layout-tool/model`.
 const MODEL: &[u8] = include_bytes!("../../../layout-tool/model/austen.gguf");
 const FILE_NAME: &str = "austen.gguf";
-const PROMPT: &str = "Once upon a time";
+const PROMPT: &str = "Elizabeth had never been";
 /// Little more than buffers for reading ahead, keys and values, and the logits take.
 const MEMORY_BYTES: u64 = 2 << 20;
 const CONTEXT: usize = 256;
@@ -45,8 +45,9 @@ pub fn run(cache: &Path) -> Result<()> {
     // A model so small repeats itself where it always takes the most probable token.
     let generate = GenerateArgs {
         max_tokens: TOKENS,
-        temp: 0.8,
-        top_p: 0.95,
+        temp: 0.6,
+        top_p: 0.9,
+        seed: 1,
         ..GenerateArgs::default()
     };
     let end_ids = Vocabulary::end_ids(&opened, Some(&vocabulary));
@@ -68,7 +69,7 @@ pub fn run(cache: &Path) -> Result<()> {
     recorder.metrics(&session, &report).print();
     let program = std::env::current_exe().unwrap_or_else(|_| "tessera".into());
     eprintln!(
-        "\nGo on with: {} run --image {} --temp 0.8 --prompt \"She had never\"",
+        "\nGo on with: {} run --image {} --temp 0.6 --prompt \"The next morning\"",
         program.display(),
         image.display()
     );
