@@ -11,6 +11,10 @@ use tessera_kernels::{GROUP, NeuronRows};
 use super::{Clusters, keep_alive};
 use crate::work::Lane;
 
+/// Where more neurons of a group than this are needed, one product of all is cheaper than products
+/// of those that are.
+const WHOLE_ABOVE: u32 = GROUP as u32 / 2;
+
 impl Clusters<'_> {
     /// `partial` (dim, tokens) = down sum of those of `neurons` that reach `threshold`, in index
     /// order.
@@ -44,12 +48,17 @@ impl Clusters<'_> {
                     needed |= 1 << (index / tokens);
                 }
             }
-            for (index, bytes) in group.chunks_exact(layout.bytes()).enumerate() {
-                let rows = reader.view(bytes).up;
-                for run in runs(needed, index * k..(index + 1) * k) {
-                    let out = &mut up[run.start * tokens..run.end * tokens];
-                    let rows = rows.slice(run.start - index * k, run.len());
-                    self.product(&rows, out, lane.bytes);
+            if needed.count_ones() > WHOLE_ABOVE {
+                let up_rows = rows.up.then(reader.down_codes(group));
+                self.product(&up_rows, up, lane.bytes);
+            } else {
+                for (index, bytes) in group.chunks_exact(layout.bytes()).enumerate() {
+                    let rows = reader.view(bytes).up;
+                    for run in runs(needed, index * k..(index + 1) * k) {
+                        let out = &mut up[run.start * tokens..run.end * tokens];
+                        let rows = rows.slice(run.start - index * k, run.len());
+                        self.product(&rows, out, lane.bytes);
+                    }
                 }
             }
             (self.kernels.gated)(self.activation, gate, up);
