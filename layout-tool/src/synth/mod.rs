@@ -2,17 +2,17 @@
 //!
 //! Experiments with models larger than memory need such models, and random weights are no
 //! substitute: their neurons have neither hot nor cold, and no token has anything to do with the
-//! one before. [`synth`] writes models whose every weight is chosen so that
+//! one before. `synth` writes models whose every weight is chosen so that
 //!
 //! - a prescribed share of the neurons is active for a token, with a power law over neurons, so
 //!   that a few are nearly always active and most rarely are;
-//! - successive tokens share about half of their active neurons;
+//! - successive tokens share about two thirds of their active neurons;
 //! - neurons are in the order of their frequency, and each section has the predictor and the
 //!   statistics that follow.
 //!
-//! How is described in [`design`], which file by file reads: [`shapes`] has names for sizes,
-//! [`random`] numbers for rows, [`normal`] thresholds for probabilities, [`window`] attention,
-//! [`rows`] weights, [`predictor`] and [`statistics`] what is measured, [`image`] and [`gguf`]
+//! How is described in `design`, which file by file reads: `shapes` has names for sizes,
+//! `random` numbers for rows, `normal` thresholds for probabilities, `window` attention,
+//! `rows` weights, `predictor` and `statistics` what is measured, `image` and `gguf`
 //! files. Rows are made straight as 4-bit codes and scales, each from the seed and its own place
 //! alone: an image is written at the speed of the disk, in a few dozen megabytes of memory, and
 //! does not depend on the number of threads.
