@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use tessera_hal::linux::{
     Choice, FixedRange, IoReport, LaneOptions, LaneReport, Lanes, LinuxFlash, MonotonicClock,
-    OpenOptions, Region, memory_limit_bytes, open,
+    OpenOptions, Region, open,
 };
 use tessera_kernels::Kernels;
 use tessera_runtime::format::{Image, SUPERBLOCK_BYTES, SectionKind};
@@ -233,7 +233,7 @@ pub fn make_plan(model: &OpenImage, options: &EngineOptions, lanes: usize) -> Re
     };
     let memory_bytes = match options.memory_bytes {
         Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
-        None => available_bytes().saturating_sub(SPARE_BYTES) as usize,
+        None => layout_tool::profile::available_bytes().saturating_sub(SPARE_BYTES) as usize,
     };
     let memory_bytes = match Plan::new(
         &model.image,
@@ -260,16 +260,4 @@ pub fn make_plan(model: &OpenImage, options: &EngineOptions, lanes: usize) -> Re
         PlanError::Memory { .. } => anyhow!("{error}{hint}"),
         error => anyhow!("{error}"),
     })
-}
-
-/// Bytes that this process could still get: free in the system, and left by its memory cgroup.
-fn available_bytes() -> u64 {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let free = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))
-        .and_then(|rest| rest.trim().strip_suffix("kB"))
-        .and_then(|number| number.trim().parse::<u64>().ok())
-        .map_or(u64::MAX, |kib| kib << 10);
-    free.min(memory_limit_bytes().unwrap_or(u64::MAX))
 }

@@ -51,8 +51,6 @@ pub struct ColdOptions {
     pub gap: usize,
     /// Reads in flight.
     pub reads: usize,
-    /// Most slots, where not all that the memory has room for are wanted.
-    pub slots_max: Option<usize>,
     /// What is left out, for comparison.
     pub without: Without,
 }
@@ -76,7 +74,6 @@ impl Default for ColdOptions {
             two_phase: false,
             gap: 1,
             reads: COLD_READS_MAX,
-            slots_max: None,
             without: Without {
                 bundles: false,
                 cache: false,

@@ -160,7 +160,6 @@ fn memory_lanes_policy_and_order_never_change_a_bit() {
                 two_phase: seed % 3 == 0,
                 gap: seed as usize % 5,
                 reads: 1 + (seed as usize * 7) % 64,
-                slots_max: None,
                 without: Without {
                     bundles: seed % 7 == 0,
                     cache: seed % 5 == 0,

@@ -65,7 +65,7 @@ pub fn start(
 }
 
 /// Bytes that this process could still get: free in the system, and left by its memory cgroup.
-fn available_bytes() -> u64 {
+pub fn available_bytes() -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let free = meminfo
         .lines()

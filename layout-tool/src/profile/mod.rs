@@ -35,6 +35,7 @@ use tessera_kernels::{Activation, BLOCK};
 use tessera_runtime::format::{FfnMap, Image};
 use tessera_runtime::shape::Shape;
 
+pub use engine::available_bytes;
 pub use error::ProfileError;
 pub use report::{ProfileReport, SectionReport, Table};
 pub use text::Text;

@@ -114,7 +114,7 @@ impl Draft<'_> {
             all_clusters,
             0,
         );
-        if whole.fits(memory_bytes) && self.options.cold.slots_max.is_none() {
+        if whole.fits(memory_bytes) {
             return Some(whole);
         }
         let n_slots = (memory_bytes / 8 / self.slot_bytes).clamp(STREAM_SLOTS_MIN, STREAM_SLOTS);
@@ -134,24 +134,17 @@ impl Draft<'_> {
             .unwrap_or(0);
         let resident = fixed + prefix_bytes(self.image, hot);
         let with = |cold| plan(batch, n_slots, resident, hot, cold);
-        let most = self.options.cold.slots_max.unwrap_or(usize::MAX);
-        Some(with(self.most_slots(memory_bytes, hot, most, with)))
+        Some(with(self.most_slots(memory_bytes, hot, with)))
     }
 
-    /// The most slots, up to `most`, with which `with(slots)` fits.
-    fn most_slots(
-        &self,
-        memory_bytes: usize,
-        hot: usize,
-        most: usize,
-        with: impl Fn(usize) -> Plan,
-    ) -> usize {
+    /// The most slots with which `with(slots)` fits.
+    fn most_slots(&self, memory_bytes: usize, hot: usize, with: impl Fn(usize) -> Plan) -> usize {
         let shape = self.image.shape();
         let hot_neurons = hot * shape.cluster_neurons;
         let cold_neurons = shape.ffn_dim - hot_neurons.min(shape.ffn_dim);
         let cold_bundles = shape.n_layers * shape.n_ffns() * cold_neurons / shape.bundle_neurons;
         let least = self.slots_min();
-        let (mut low, mut high) = (least, cold_bundles.min(most).max(least));
+        let (mut low, mut high) = (least, cold_bundles.max(least));
         while low < high {
             let middle = low + (high - low).div_ceil(2);
             if with(middle).fits(memory_bytes) {

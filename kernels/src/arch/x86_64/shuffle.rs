@@ -8,6 +8,9 @@ use super::ymm::Flavor;
 use crate::arch::simd::{Q5, Q6, Q8};
 
 /// See [`crate::arch::simd::Simd8::super_scales`].
+///
+/// # Safety
+/// The CPU has AVX2 and F16C.
 #[inline(always)]
 pub(super) unsafe fn super_scales(bytes: &[u8; 16]) -> [__m256; 2] {
     // SAFETY: the caller's.
@@ -31,6 +34,9 @@ pub(super) unsafe fn super_scales(bytes: &[u8; 16]) -> [__m256; 2] {
 }
 
 /// See [`crate::arch::simd::Simd8::pair`].
+///
+/// # Safety
+/// The CPU has AVX2, and `bytes` are a pair of blocks.
 #[inline(always)]
 pub(super) unsafe fn pair<X: Flavor, const TY: u8>(bytes: &[u8]) -> [__m256i; 2] {
     // SAFETY: the caller's; the loads are of arrays, and need no alignment.
@@ -74,6 +80,9 @@ pub(super) unsafe fn pair<X: Flavor, const TY: u8>(bytes: &[u8]) -> [__m256i; 2]
 }
 
 /// 16 in each byte whose bit is set.
+///
+/// # Safety
+/// The CPU has AVX2.
 #[inline(always)]
 pub(super) unsafe fn fifth_bits(bits: [u8; 4]) -> __m256i {
     // SAFETY: the caller's.
@@ -91,6 +100,8 @@ pub(super) unsafe fn fifth_bits(bits: [u8; 4]) -> __m256i {
     }
 }
 
+/// # Safety
+/// The CPU has AVX2.
 #[inline(always)]
 pub(super) unsafe fn split4(a: __m256i) -> [__m256i; 2] {
     // SAFETY: the caller's.
@@ -103,6 +114,8 @@ pub(super) unsafe fn split4(a: __m256i) -> [__m256i; 2] {
     }
 }
 
+/// # Safety
+/// The CPU has AVX2.
 #[inline(always)]
 unsafe fn bias8<X: Flavor>(a: __m256i) -> __m256i {
     if X::VNNI {
@@ -114,6 +127,9 @@ unsafe fn bias8<X: Flavor>(a: __m256i) -> __m256i {
 }
 
 /// See [`crate::arch::simd::Simd8::transpose8`].
+///
+/// # Safety
+/// The CPU has AVX2.
 #[inline(always)]
 pub(super) unsafe fn transpose8(a: [__m256i; 8]) -> [__m256i; 8] {
     // SAFETY: the caller's.
@@ -139,6 +155,9 @@ pub(super) unsafe fn transpose8(a: [__m256i; 8]) -> [__m256i; 8] {
 }
 
 /// See [`crate::arch::simd::Simd8::zip4`].
+///
+/// # Safety
+/// The CPU has AVX2.
 #[inline(always)]
 pub(super) unsafe fn zip4(rows: [__m256i; 4]) -> [__m256i; 4] {
     // SAFETY: the caller's.

@@ -45,6 +45,9 @@ unsafe fn pair<const TY: u8>(row: &[u8], at: usize) -> __m512i {
 }
 
 /// Products of eight blocks: those of the even ones in lanes 0 to 3, of the odd ones in 8 to 11.
+///
+/// # Safety
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[inline(always)]
 unsafe fn eight<const TY: u8>(codes: &[u8], a: &[[u8; 32]; 8]) -> __m512i {
     assert_eq!(codes.len(), code_bytes::<TY>(8));
@@ -120,6 +123,9 @@ pub(super) unsafe fn add_two<const TY: u8>(
 }
 
 /// Eight f16 of each row.
+///
+/// # Safety
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[inline(always)]
 unsafe fn halves(first: &[u8; 16], second: &[u8; 16]) -> __m512 {
     // SAFETY: the caller's; the loads are of arrays.
@@ -131,6 +137,9 @@ unsafe fn halves(first: &[u8; 16], second: &[u8; 16]) -> __m512 {
 }
 
 /// Scales and minima of a super-block of each row, see [`crate::SuperScales`].
+///
+/// # Safety
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[inline(always)]
 unsafe fn super_scales(first: &[u8; 16], second: &[u8; 16]) -> [__m512; 2] {
     // SAFETY: the caller's; the loads are of arrays.
@@ -171,6 +180,9 @@ unsafe fn super_scales(first: &[u8; 16], second: &[u8; 16]) -> [__m512; 2] {
 }
 
 /// Lanes 0 and 2, and 1 and 3, added, those of `a` and `b` in turn, within 128 bits.
+///
+/// # Safety
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[inline(always)]
 unsafe fn add_halves(a: __m512i, b: __m512i) -> __m512i {
     // SAFETY: the caller's.
@@ -178,6 +190,9 @@ unsafe fn add_halves(a: __m512i, b: __m512i) -> __m512i {
 }
 
 /// Sums of neighbouring lanes, those of `a` first, within 128 bits; lanes fit i16.
+///
+/// # Safety
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[inline(always)]
 unsafe fn add_small_pairs(a: __m512i, b: __m512i) -> __m512i {
     // SAFETY: the caller's.
@@ -264,6 +279,9 @@ pub(super) unsafe fn line_sums(
 }
 
 /// Bytes of four rows side by side, within 128 bits.
+///
+/// # Safety
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[inline(always)]
 unsafe fn zip4(w: [__m512i; 4]) -> [__m512i; 4] {
     // SAFETY: the caller's.
@@ -286,6 +304,9 @@ unsafe fn zip4(w: [__m512i; 4]) -> [__m512i; 4] {
 }
 
 /// Four neurons' coefficients in each lane: `first` in the first 256 bits, `second` in the others.
+///
+/// # Safety
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[inline(always)]
 unsafe fn two_coefficients(first: [u8; 4], second: [u8; 4]) -> __m512i {
     // SAFETY: the caller's.
