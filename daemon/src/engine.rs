@@ -10,9 +10,12 @@ use tessera_hal::linux::{
     OpenOptions, Region, open,
 };
 use tessera_kernels::Kernels;
-use tessera_runtime::format::{Image, SUPERBLOCK_BYTES, SectionKind};
-use tessera_runtime::limits::{BATCH_TOKENS_MAX, EMBED_SLOTS_MAX, LANES_MAX};
-use tessera_runtime::{ColdOptions, KvType, Mode, Plan, PlanError, PlanOptions, Session};
+use tessera_runtime::format::{Image, SUPERBLOCK_BYTES, Section, SectionKind};
+use tessera_runtime::limits::{EMBED_SLOTS_MAX, LANES_MAX};
+use tessera_runtime::planner::ColdWish;
+use tessera_runtime::{Mode, Plan, Session};
+
+use crate::planning::{Device, make_plan};
 
 /// A session over real flash and real cores.
 pub type LinuxSession = Session<'static, LinuxFlash, Lanes, MonotonicClock>;
@@ -60,8 +63,10 @@ pub struct EngineOptions {
     pub kv: Kv,
     /// Which neurons decoding computes.
     pub mode: Mode,
-    /// How the cold segment is used.
-    pub cold: ColdOptions,
+    /// How the cold segment is used; the planner chooses the rest.
+    pub cold: ColdWish,
+    /// Profile of the device; `None`: the saved one, or the built-in default.
+    pub profile: Option<PathBuf>,
     /// Most tokens of a pass; `None`: the most there can be.
     pub batch_tokens: Option<usize>,
     /// Positions whose logits are wanted at once.
@@ -77,7 +82,7 @@ pub struct EngineOptions {
 /// Context that is prepared unless another is asked for.
 pub const CONTEXT_DEFAULT: usize = 4096;
 /// Kept free when the memory is chosen here.
-const SPARE_BYTES: u64 = 256 << 20;
+pub const SPARE_BYTES: u64 = 256 << 20;
 
 /// An image whose head was read and checked.
 pub struct OpenImage {
@@ -120,17 +125,35 @@ impl OpenImage {
         let Some(section) = self.image.find(kind) else {
             return Ok(None);
         };
+        self.section_bytes(&section).map(Some)
+    }
+
+    /// The contents of a section of bytes, checked.
+    pub fn section_bytes(&self, section: &Section) -> Result<Vec<u8>> {
+        let data = self.first_bytes(section, usize::MAX)?;
+        if (Kernels::best().crc32c)(0, &data) != section.crc {
+            let name = self.path.display();
+            bail!(
+                "{name}: the checksum of the {} is wrong",
+                kind_name(section)
+            );
+        }
+        Ok(data)
+    }
+
+    /// Its first bytes, at most `max`, not checked.
+    pub fn first_bytes(&self, section: &Section, max: usize) -> Result<Vec<u8>> {
         let name = self.path.display();
-        let bytes = usize::try_from(section.data_bytes)?;
-        let mut data = vec![0; bytes];
+        let mut data = vec![0; usize::try_from(section.data_bytes)?.min(max)];
         self.file
             .read_exact_at(&mut data, section.offset)
-            .with_context(|| format!("cannot read the {} of {name}", kind.name()))?;
-        if (Kernels::best().crc32c)(0, &data) != section.crc {
-            bail!("{name}: the checksum of the {} is wrong", kind.name());
-        }
-        Ok(Some(data))
+            .with_context(|| format!("cannot read the {} of {name}", kind_name(section)))?;
+        Ok(data)
     }
+}
+
+fn kind_name(section: &Section) -> &'static str {
+    SectionKind::from_u16(section.kind).map_or("section", SectionKind::name)
 }
 
 /// What a session runs on.
@@ -141,6 +164,10 @@ pub struct EngineReport {
     pub lanes: LaneReport,
     /// Name of the kernels.
     pub kernels: &'static str,
+    /// How cold neurons are kept and read, and who chose it; `None` without a cold segment.
+    pub cold: Option<String>,
+    /// Tokens a second that the planner expects.
+    pub predicted_tokens_per_s: f64,
 }
 
 /// Plans, maps the region, opens the devices; [`Session::load`] is left to the caller.
@@ -152,7 +179,9 @@ pub fn start(model: &OpenImage, options: &EngineOptions) -> Result<(LinuxSession
         pin_caller: true,
         ..LaneOptions::default()
     });
-    let plan = make_plan(model, options, tessera_hal::Cores::lanes(&cores))?;
+    let device = Device::find(options.profile.as_deref())?;
+    let planned = make_plan(model, options, &device, tessera_hal::Cores::lanes(&cores))?;
+    let plan = planned.plan;
     let total_bytes = plan
         .budget
         .total_bytes()
@@ -167,6 +196,8 @@ pub fn start(model: &OpenImage, options: &EngineOptions) -> Result<(LinuxSession
         io,
         lanes,
         kernels: kernels.name,
+        cold: planned.cold.map(|cold| cold.to_string()),
+        predicted_tokens_per_s: planned.prediction.tokens_per_s,
     };
     let session = Session::new(
         model.image,
@@ -210,54 +241,4 @@ fn open_options(io: Io, region: &[u8], plan: &Plan) -> OpenOptions {
         depth: (plan.sizes.n_slots + EMBED_SLOTS_MAX + cold_reads).next_power_of_two(),
         ..OpenOptions::default()
     }
-}
-
-/// The plan that `start` would use.
-pub fn make_plan(model: &OpenImage, options: &EngineOptions, lanes: usize) -> Result<Plan> {
-    let shape = model.image.shape();
-    let wanted = PlanOptions {
-        memory_bytes: usize::MAX,
-        seq_len: options
-            .context
-            .unwrap_or(shape.seq_len.min(CONTEXT_DEFAULT)),
-        sequences: options.sequences.unwrap_or(1),
-        kv: match options.kv {
-            Kv::F16 => KvType::F16,
-            Kv::Q8 => KvType::Q8,
-        },
-        batch_tokens: options.batch_tokens.unwrap_or(BATCH_TOKENS_MAX),
-        logits_rows: options.logits_rows,
-        lanes,
-        mode: options.mode,
-        cold: options.cold,
-    };
-    let memory_bytes = match options.memory_bytes {
-        Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
-        None => layout_tool::profile::available_bytes().saturating_sub(SPARE_BYTES) as usize,
-    };
-    let memory_bytes = match Plan::new(
-        &model.image,
-        PlanOptions {
-            memory_bytes: 0,
-            ..wanted
-        },
-    ) {
-        Err(PlanError::Memory { need_bytes, .. }) if options.least_memory => need_bytes,
-        _ => memory_bytes,
-    };
-    let options = PlanOptions {
-        memory_bytes,
-        ..wanted
-    };
-    let hint = match options.seq_len > 256 {
-        true => format!(
-            " (a context of {}; --ctx makes it shorter)",
-            options.seq_len
-        ),
-        false => String::new(),
-    };
-    Plan::new(&model.image, options).map_err(|error| match error {
-        PlanError::Memory { .. } => anyhow!("{error}{hint}"),
-        error => anyhow!("{error}"),
-    })
 }

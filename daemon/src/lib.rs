@@ -7,6 +7,7 @@ pub mod engine;
 pub mod generate;
 pub mod metrics;
 pub mod options;
+pub mod planning;
 pub mod probe;
 pub mod profile;
 pub mod text;

@@ -86,6 +86,8 @@ impl Recorder {
             lanes: session.plan().sizes.lanes,
             batch,
             mode: session.plan().mode.name(),
+            cold: report.cold.clone(),
+            predicted_tokens_per_s: report.predicted_tokens_per_s,
             logits_digest: None,
         }
     }
@@ -126,6 +128,8 @@ pub struct Metrics {
     pub lanes: usize,
     pub batch: usize,
     pub mode: &'static str,
+    pub cold: Option<String>,
+    pub predicted_tokens_per_s: f64,
     pub logits_digest: Option<String>,
 }
 
@@ -180,6 +184,14 @@ impl Metrics {
             (
                 "kernels, lanes",
                 format!("{}, {}", self.kernels, self.lanes),
+            ),
+            (
+                "planner expected",
+                number(Some(self.predicted_tokens_per_s), 2, "tokens/s"),
+            ),
+            (
+                "cold neurons",
+                self.cold.clone().unwrap_or("no cold segment".into()),
             ),
         ];
         for (name, value) in rows {

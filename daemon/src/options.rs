@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use tessera_runtime::Mode as PlanMode;
 use tessera_runtime::cache::PolicyKind;
 use tessera_runtime::limits::COLD_READS_MAX;
 use tessera_runtime::plan::Without;
-use tessera_runtime::{ColdOptions, Mode as PlanMode};
+use tessera_runtime::planner::ColdWish;
 
 use crate::engine::{EngineOptions, Io, Kv};
 
@@ -69,6 +70,10 @@ pub struct EngineArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub cold: ColdArgs,
+    /// The device, as written by `tessera probe` [default: what `probe` saved, else a cautious
+    /// phone with UFS 3.1].
+    #[arg(long, value_name = "FILE", env = "TESSERA_PROFILE")]
+    pub profile: Option<PathBuf>,
     /// Lanes: cores that compute [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub lanes: Option<u8>,
@@ -90,7 +95,8 @@ impl EngineArgs {
             sequences: None,
             kv: self.kv,
             mode: self.mode.into(),
-            cold: self.cold.options(),
+            cold: self.cold.wish(),
+            profile: self.profile.clone(),
             batch_tokens: None,
             logits_rows: 1,
             lanes: self.lanes.map(usize::from),
@@ -126,15 +132,17 @@ impl From<Mode> for PlanMode {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Cold neurons (with --mode predict)")]
 pub struct ColdArgs {
-    /// Which neuron leaves the cache.
-    #[arg(long, value_enum, default_value_t)]
-    pub policy: Policy,
+    /// Which neuron leaves the cache [default: frequency].
+    #[arg(long, value_enum)]
+    pub policy: Option<Policy>,
     /// Per cent of the memory for neurons that holds the hottest ones for good; the rest is cache.
+    /// This and the others below: the planner chooses what is not given, from the image's statistics
+    /// and the profile; without statistics, --hot 50 --gap 1.
     #[arg(long, value_name = "PCT", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub hot: Option<u8>,
     /// Read gates first, and the rest of a neuron only where its gate is alive.
-    #[arg(long)]
-    pub two_phase: bool,
+    #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
+    pub two_phase: Option<bool>,
     /// Neurons that may lie between two that one read brings.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=15))]
     pub gap: Option<u8>,
@@ -148,28 +156,27 @@ pub struct ColdArgs {
 }
 
 /// Which neuron leaves the cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Policy {
     /// The one that has not been used for longest.
     Lru,
     /// The one that is least often used.
-    #[default]
     Frequency,
 }
 
 impl ColdArgs {
-    fn options(&self) -> ColdOptions {
-        let default = ColdOptions::default();
-        ColdOptions {
-            policy: match self.policy {
+    /// As the planner wants them.
+    pub fn wish(&self) -> ColdWish {
+        ColdWish {
+            policy: self.policy.map(|policy| match policy {
                 Policy::Lru => PolicyKind::Lru,
                 Policy::Frequency => PolicyKind::Frequency,
-            },
-            hot_pct: self.hot.map_or(default.hot_pct, usize::from),
+            }),
+            hot_pct: self.hot.map(usize::from),
             two_phase: self.two_phase,
-            gap: self.gap.map_or(default.gap, usize::from),
-            reads: self.reads.map_or(default.reads, usize::from),
-            ..default
+            gap: self.gap.map(usize::from),
+            reads: self.reads.map(usize::from),
+            without: Without::default(),
         }
     }
 }
@@ -414,9 +421,16 @@ pub struct PlanArgs {
     /// Memory for weights, KV cache, buffers and scratch together, e.g. 512M.
     #[arg(long, value_name = "BYTES", value_parser = layout_tool::size::parse)]
     pub memory: u64,
-    /// The device, as written by `tessera probe` [default: a cautious phone with UFS 3.1].
-    #[arg(long, value_name = "FILE")]
+    /// The device, as written by `tessera probe` [default: what `probe` saved, else a cautious
+    /// phone with UFS 3.1].
+    #[arg(long, value_name = "FILE", env = "TESSERA_PROFILE")]
     pub profile: Option<PathBuf>,
+    /// Which neurons decoding computes.
+    #[arg(long, value_enum, default_value_t)]
+    pub mode: Mode,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub cold: ColdArgs,
     /// Positions of the context [default: the model's, at most 4096]; the prediction is for its
     /// middle.
     #[arg(long, value_name = "N")]
@@ -438,9 +452,10 @@ pub struct ProbeArgs {
     /// The folder whose flash is measured: where images will lie.
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     pub dir: PathBuf,
-    /// The profile to write.
+    /// The profile to write [default: tessera/profile.toml in the user's configuration folder,
+    /// which every command uses].
     #[arg(short, long, value_name = "PROFILE")]
-    pub output: PathBuf,
+    pub output: Option<PathBuf>,
     /// Take a quarter of the time; points are less certain.
     #[arg(long)]
     pub quick: bool,
@@ -494,7 +509,7 @@ impl BenchArgs {
         let Some(baseline) = self.baseline else {
             return options;
         };
-        (options.cold.hot_pct, options.cold.policy) = (0, PolicyKind::Lru);
+        (options.cold.hot_pct, options.cold.policy) = (Some(0), Some(PolicyKind::Lru));
         let (bundles, cache, pipeline) = match baseline {
             Baseline::Mmap => {
                 options.io = Io::Cached;
@@ -505,7 +520,8 @@ impl BenchArgs {
             Baseline::Llmflash => (false, false, true),
         };
         options.mode = PlanMode::Predict;
-        options.cold.gap = 0;
+        options.cold.gap = options.cold.gap.or(Some(0));
+        options.cold.two_phase = options.cold.two_phase.or(Some(false));
         options.cold.without = Without {
             bundles,
             cache,

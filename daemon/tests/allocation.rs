@@ -9,10 +9,12 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use support::{Recipe, tiny_image};
-use tessera::engine::{EngineOptions, Io, Kv, OpenImage, make_plan, start};
+use tessera::engine::{EngineOptions, Io, Kv, OpenImage, start};
 use tessera::generate::Generator;
 use tessera::metrics::Recorder;
 use tessera::options::GenerateArgs;
+use tessera::planning::{Device, make_plan};
+use tessera_runtime::profile::DeviceProfile;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -67,7 +69,14 @@ fn no_token_allocates() {
                 memory_bytes: Some(1),
                 ..EngineOptions::default()
             };
-            let error = make_plan(&model, &options, 2).unwrap_err().to_string();
+            let device = Device {
+                profile: DeviceProfile::default(),
+                path: None,
+            };
+            let error = make_plan(&model, &options, &device, 2)
+                .err()
+                .unwrap()
+                .to_string();
             let least = error
                 .split(' ')
                 .filter_map(|word| word.parse::<u64>().ok())

@@ -17,17 +17,25 @@
 //! serial  = joins * join time + additions on one lane + waits * time of one read
 //! token   = max(flash, dram, compute) + serial
 //! ```
+//!
+//! Where a token has phases that follow each other (attention, then neurons that are read when a
+//! predictor has named them), each phase takes the time of its own slowest part: what that is more
+//! than the slowest of the sums is stated as `apart`.
 
 use crate::profile::DeviceProfile;
 
+mod choice;
 mod dense;
+mod image;
 mod search;
 mod sparse;
 #[cfg(test)]
 mod tests;
 
+pub use choice::{ColdChoice, ColdWish, choose_cold};
 pub use dense::dense_demand;
-pub use search::{SearchError, SearchLimits, SparsePlan, best_plan};
+pub use image::{sparse_model, split_of};
+pub use search::{SearchError, SearchLimits, SparsePlan, Wanted, best_plan};
 pub use sparse::{Layout, NeuronChoice, SparseModel, Split};
 
 /// What one token asks of a device.
@@ -102,6 +110,8 @@ pub struct Terms {
     pub dram_ns: f64,
     /// Arithmetic, and the CPU's part of reading.
     pub compute_ns: f64,
+    /// What phases that follow each other add to the slowest of these.
+    pub apart_ns: f64,
     /// What nothing overlaps.
     pub serial_ns: f64,
 }
@@ -123,7 +133,7 @@ impl Terms {
 
     /// Time of a token.
     pub fn token_ns(&self) -> f64 {
-        self.bound().1 + self.serial_ns
+        self.bound().1 + self.apart_ns + self.serial_ns
     }
 }
 
@@ -147,6 +157,36 @@ const STREAM_SHARE: f64 = 0.87;
 
 /// Predicts tokens a second for a demand on so many lanes.
 pub fn predict(profile: &DeviceProfile, demand: &Demand, lanes: usize) -> Prediction {
+    predict_phases(profile, &[*demand], lanes)
+}
+
+/// The same for phases that follow each other.
+pub fn predict_phases(profile: &DeviceProfile, phases: &[Demand], lanes: usize) -> Prediction {
+    let mut terms = Terms {
+        flash_ns: 0.0,
+        dram_ns: 0.0,
+        compute_ns: 0.0,
+        apart_ns: 0.0,
+        serial_ns: 0.0,
+    };
+    let mut slowest_ns = 0.0;
+    for demand in phases {
+        let phase = phase_terms(profile, demand, lanes);
+        slowest_ns += phase.bound().1;
+        terms.flash_ns += phase.flash_ns;
+        terms.dram_ns += phase.dram_ns;
+        terms.compute_ns += phase.compute_ns;
+        terms.serial_ns += phase.serial_ns;
+    }
+    terms.apart_ns = slowest_ns - terms.bound().1;
+    Prediction {
+        tokens_per_s: 1e9 / terms.token_ns(),
+        bound: terms.bound().0,
+        terms,
+    }
+}
+
+fn phase_terms(profile: &DeviceProfile, demand: &Demand, lanes: usize) -> Terms {
     let lanes = profile.known(lanes);
     let flash = &profile.flash;
     let (block_bytes, range_bytes) = (demand.flash_block_bytes(), demand.flash_range_bytes);
@@ -158,17 +198,13 @@ pub fn predict(profile: &DeviceProfile, demand: &Demand, lanes: usize) -> Predic
         waits_s = demand.flash_waits / reads_per_s(1.0);
     }
     let compute_s = demand.multiply_adds / profile.multiply_adds_per_s(lanes);
-    let terms = Terms {
+    Terms {
         flash_ns: flash_s * 1e9,
         dram_ns: demand.dram_bytes / profile.dram(lanes) * 1e9,
         compute_ns: compute_s * 1e9 + demand.reads_cpu_ns / lanes as f64,
+        apart_ns: 0.0,
         serial_ns: demand.joins * profile.join_ns(lanes)
             + demand.serial_floats / SERIAL_FLOATS_PER_NS
             + waits_s * 1e9,
-    };
-    Prediction {
-        tokens_per_s: 1e9 / terms.token_ns(),
-        bound: terms.bound().0,
-        terms,
     }
 }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io::{Write, stdout};
-use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use layout_tool::budget::BudgetTable;
@@ -10,38 +9,32 @@ use layout_tool::size;
 use serde_json::{Map, Value, json};
 use tessera_hal::linux::{LaneOptions, Lanes};
 use tessera_runtime::limits::LANES_MAX;
-use tessera_runtime::planner::{Demand, Prediction, Terms, dense_demand, predict};
-use tessera_runtime::profile::DeviceProfile;
+use tessera_runtime::planner::{Demand, Prediction};
 
-use crate::engine::{EngineOptions, OpenImage, make_plan};
+use crate::engine::{EngineOptions, OpenImage};
 use crate::options::PlanArgs;
-use crate::profile::ProfileFile;
+use crate::planning::{Device, Planned, make_plan};
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<()> {
-    let profile = match &args.profile {
-        Some(path) => ProfileFile::read(path)?,
-        None => DeviceProfile::default(),
-    };
+    let device = Device::find(args.profile.as_deref())?;
     let model = OpenImage::open(&args.image)?;
-    let lanes = lanes(args, &profile)?;
+    let lanes = lanes(args, &device)?;
     let options = EngineOptions {
         memory_bytes: Some(args.memory),
         context: args.ctx,
         kv: args.kv,
+        mode: args.mode.into(),
+        cold: args.cold.wish(),
         logits_rows: 1,
         ..EngineOptions::default()
     };
-    let plan = make_plan(&model, &options, lanes)?;
-    // The middle of the context stands for all of its tokens.
-    let pos = plan.sizes.seq_len / 2;
-    let demand = dense_demand(&model.image, &plan, &profile, pos);
+    let planned = make_plan(&model, &options, &device, lanes)?;
     let report = Report {
-        table: BudgetTable::new(args.memory, plan),
-        prediction: predict(&profile, &demand, lanes),
-        demand,
-        pos,
-        profile: args.profile.clone(),
+        table: BudgetTable::new(args.memory, planned.plan),
+        pos: planned.plan.sizes.seq_len / 2,
+        profile_name: device.name(),
+        planned,
     };
     let mut out = stdout().lock();
     if args.json {
@@ -53,9 +46,9 @@ pub fn run(args: &PlanArgs) -> Result<()> {
 }
 
 /// As asked, else those of the profile; the built-in one says nothing about this machine's number.
-fn lanes(args: &PlanArgs, profile: &DeviceProfile) -> Result<usize> {
-    let known = profile.lanes.len();
-    match (args.lanes.map(usize::from), &args.profile) {
+fn lanes(args: &PlanArgs, device: &Device) -> Result<usize> {
+    let known = device.profile.lanes.len();
+    match (args.lanes.map(usize::from), &device.path) {
         (Some(lanes), Some(path)) => {
             ensure!(
                 lanes <= known,
@@ -76,18 +69,14 @@ fn lanes(args: &PlanArgs, profile: &DeviceProfile) -> Result<usize> {
 /// What is printed.
 struct Report {
     table: BudgetTable,
-    demand: Demand,
-    prediction: Prediction,
+    planned: Planned,
     pos: usize,
-    profile: Option<PathBuf>,
+    profile_name: String,
 }
 
 impl Report {
-    fn profile_name(&self) -> String {
-        match &self.profile {
-            Some(path) => path.display().to_string(),
-            None => "built-in default".to_owned(),
-        }
+    fn sum(&self, of: impl Fn(&Demand) -> f64) -> f64 {
+        self.planned.phases.iter().map(of).sum()
     }
 
     fn json(&self) -> Map<String, Value> {
@@ -95,24 +84,44 @@ impl Report {
             tokens_per_s,
             bound,
             terms,
-        } = self.prediction;
-        let demand = &self.demand;
+        } = self.planned.prediction;
         let mut map = self.table.json();
         for (key, value) in [
             ("predicted_tokens_per_s", json!(tokens_per_s)),
             ("bound", json!(bound.name())),
-            ("profile", json!(self.profile_name())),
+            ("mode", json!(self.planned.plan.mode.name())),
+            ("profile", json!(self.profile_name)),
             ("position", json!(self.pos)),
             ("flash_ms_per_token", json!(terms.flash_ns / 1e6)),
             ("dram_ms_per_token", json!(terms.dram_ns / 1e6)),
             ("compute_ms_per_token", json!(terms.compute_ns / 1e6)),
+            ("apart_ms_per_token", json!(terms.apart_ns / 1e6)),
             ("serial_ms_per_token", json!(terms.serial_ns / 1e6)),
             (
                 "streamed_bytes_per_token",
-                json!(demand.flash_sequential_bytes),
+                json!(self.sum(|demand| demand.flash_sequential_bytes)),
             ),
-            ("dram_bytes_per_token", json!(demand.dram_bytes)),
-            ("multiply_adds_per_token", json!(demand.multiply_adds)),
+            (
+                "random_bytes_per_token",
+                json!(self.sum(|demand| demand.flash_random_bytes)),
+            ),
+            (
+                "random_reads_per_token",
+                json!(self.sum(|demand| demand.flash_random_reads)),
+            ),
+            ("misses_per_token", json!(self.planned.misses)),
+            (
+                "dram_bytes_per_token",
+                json!(self.sum(|demand| demand.dram_bytes)),
+            ),
+            (
+                "multiply_adds_per_token",
+                json!(self.sum(|demand| demand.multiply_adds)),
+            ),
+            (
+                "cold",
+                json!(self.planned.cold.as_ref().map(ToString::to_string)),
+            ),
         ] {
             map.insert(key.into(), value);
         }
@@ -126,40 +135,46 @@ impl fmt::Display for Report {
             tokens_per_s,
             bound,
             terms,
-        } = self.prediction;
-        let Terms {
-            flash_ns,
-            dram_ns,
-            compute_ns,
-            serial_ns,
-        } = terms;
-        let demand = &self.demand;
-        let bytes = |bytes: f64| size::text(bytes as u64);
-        let products = format!("{:.3} G multiply-adds", demand.multiply_adds / 1e9);
+        } = self.planned.prediction;
+        let bytes = |of: fn(&Demand) -> f64| size::text(self.sum(of) as u64);
+        let products = self.sum(|demand| demand.multiply_adds) / 1e9;
+        let mut flash = bytes(|demand| demand.flash_sequential_bytes + demand.flash_random_bytes);
+        if let Some(misses) = self.planned.misses {
+            let reads = self.sum(|demand| demand.flash_random_reads);
+            flash += &format!(", {misses:.0} neurons missing, {reads:.0} reads");
+        }
         writeln!(f, "{}\n", self.table)?;
-        writeln!(
-            f,
-            "predicted at position {}: {tokens_per_s:.2} tokens/s, bound by {} (profile: {})",
-            self.pos,
-            bound.name(),
-            self.profile_name()
-        )?;
-        for (name, ns, what) in [
-            ("flash", flash_ns, bytes(demand.flash_sequential_bytes)),
-            ("dram", dram_ns, bytes(demand.dram_bytes)),
-            ("compute", compute_ns, products),
-        ] {
-            writeln!(f, "  {name:<18} {:>13.3} ms  {what}", ns / 1e6)?;
+        if let Some(cold) = &self.planned.cold {
+            writeln!(f, "cold neurons: {cold}")?;
         }
         writeln!(
             f,
-            "  {:<18} {:>13.3} ms  on one lane",
-            "serial",
-            serial_ns / 1e6
+            "predicted at position {}, {}: {tokens_per_s:.2} tokens/s, bound by {} (profile: {})",
+            self.pos,
+            self.planned.plan.mode.name(),
+            bound.name(),
+            self.profile_name
         )?;
+        for (name, ns, what) in [
+            ("flash", terms.flash_ns, flash),
+            ("dram", terms.dram_ns, bytes(|demand| demand.dram_bytes)),
+            (
+                "compute",
+                terms.compute_ns,
+                format!("{products:.3} G multiply-adds"),
+            ),
+            (
+                "apart",
+                terms.apart_ns,
+                "phases that follow each other".into(),
+            ),
+            ("serial", terms.serial_ns, "on one lane".into()),
+        ] {
+            writeln!(f, "  {name:<18} {:>13.3} ms  {what}", ns / 1e6)?;
+        }
         write!(
             f,
-            "  {:<18} {:>13.3} ms  the slowest of the first three, and what is serial",
+            "  {:<18} {:>13.3} ms  the slowest of the first three, apart, and what is serial",
             "a token",
             terms.token_ns() / 1e6
         )

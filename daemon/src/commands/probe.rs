@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::{Write, stdout};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use layout_tool::size;
 
 use crate::options::ProbeArgs;
+use crate::planning::saved_profile;
 use crate::probe::{ProbeOptions, probe};
 use crate::profile::{Number, ProfileFile};
 
@@ -25,8 +26,18 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
         (None, true) => QUICK_SECONDS,
         (None, false) => SECONDS,
     };
-    let cannot = || format!("cannot write {}", args.output.display());
-    try_output(&args.output).with_context(cannot)?;
+    let output = match (&args.output, saved_profile()) {
+        (Some(path), _) => path.clone(),
+        (None, Some(path)) => {
+            let folder = path.parent().unwrap_or(Path::new("."));
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make {}", folder.display()))?;
+            path
+        }
+        (None, None) => bail!("no home to save the profile in: --output says where else"),
+    };
+    let cannot = || format!("cannot write {}", output.display());
+    try_output(&output).with_context(cannot)?;
     let bar = ProgressBar::new(STEPS);
     bar.set_style(ProgressStyle::with_template("{msg:24} {bar:32} {elapsed}")?);
     let progress = |what: &str, done: f64| {
@@ -43,13 +54,13 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
     // What no planner would accept is better refused here, where it was measured.
     file.profile()
         .context("what was measured makes no profile")?;
-    std::fs::write(&args.output, file.text()?).with_context(cannot)?;
+    std::fs::write(&output, file.text()?).with_context(cannot)?;
     let mut out = stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&file)?)?;
     } else {
         print(&mut out, &file)?;
-        eprintln!("wrote {}", args.output.display());
+        eprintln!("wrote {}", output.display());
     }
     Ok(())
 }

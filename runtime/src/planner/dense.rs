@@ -6,13 +6,22 @@ use super::Demand;
 use crate::format::{Image, MatrixMap};
 use crate::plan::Plan;
 use crate::profile::DeviceProfile;
+use crate::shape::Shape;
 
 /// Fork-joins of a layer for one token: q, k and v; attention; output projection; feed-forward.
 const JOINS_PER_LAYER: f64 = 4.0;
 
 /// Weights of a matrix.
-fn weights(map: &MatrixMap) -> f64 {
+pub(super) fn weights(map: &MatrixMap) -> f64 {
     map.rows as f64 * map.tile.cols as f64
+}
+
+/// Positions that a token at `pos` attends to.
+pub(super) fn attended_positions(shape: &Shape, pos: usize) -> usize {
+    match shape.sliding_window {
+        0 => pos + 1,
+        window => window.min(pos + 1),
+    }
 }
 
 /// What a token at position `pos` asks for when `image` runs by `plan`.
@@ -42,10 +51,7 @@ pub fn dense_demand(image: &Image<'_>, plan: &Plan, profile: &DeviceProfile, pos
     let products: f64 = (0..shape.n_layers)
         .map(|layer| attention(layer) + ffn)
         .sum();
-    let seen = match shape.sliding_window {
-        0 => pos + 1,
-        window => window.min(pos + 1),
-    };
+    let seen = attended_positions(shape, pos);
     let layers = shape.n_layers as f64;
     let kv_rows = 2.0 * layers * shape.n_kv_heads as f64 * seen as f64;
     let row_bytes = kv_dim(shape.head_dim) * sizes.kv.element_bytes() + sizes.kv.scale_bytes();

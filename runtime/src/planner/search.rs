@@ -1,7 +1,19 @@
 //! Which split of the memory, and which way of reading, gives the most tokens a second.
 
-use super::{Demand, NeuronChoice, Prediction, SparseModel, Split, predict};
+use super::{Demand, NeuronChoice, Prediction, SparseModel, Split, predict_phases};
+use crate::limits::COLD_RUN_MAX;
 use crate::profile::DeviceProfile;
+
+/// What a split must be like; `None` leaves the choice to the search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wanted {
+    /// Per cent of the memory for neurons that is prefix.
+    pub hot_pct: Option<u32>,
+    /// First parts are read first.
+    pub two_phase: Option<bool>,
+    /// Bundles that may lie between two that are read together.
+    pub gap_bundles: Option<u32>,
+}
 
 /// What a search may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +24,8 @@ pub struct SearchLimits {
     pub cache_bundles_min: u32,
     /// Lanes.
     pub lanes: usize,
+    /// What the split must be like.
+    pub wanted: Wanted,
 }
 
 /// A split that fits, and what it will do.
@@ -21,8 +35,8 @@ pub struct SparsePlan {
     pub split: Split,
     /// Bytes of memory that it takes.
     pub memory_bytes: u64,
-    /// What a token asks for.
-    pub demand: Demand,
+    /// What a token asks for: the rest of the model, then its neurons.
+    pub phases: [Demand; 2],
     /// What that takes.
     pub prediction: Prediction,
 }
@@ -60,7 +74,7 @@ impl core::error::Error for SearchError {}
 const PREFIX_STEPS: u32 = 64;
 const CACHE_STEPS: u32 = 256;
 /// Gaps that are tried, in bundles.
-const GAPS: [u32; 7] = [0, 1, 2, 4, 8, 16, 32];
+const GAPS: [u32; 6] = [0, 1, 2, 4, 8, COLD_RUN_MAX as u32 - 2];
 
 /// The split of at most `limits.memory_bytes` with the most predicted tokens a second; of equals
 /// the one with the least memory.
@@ -95,18 +109,8 @@ pub fn best_plan(
             let Some(memory_bytes) = model.memory_bytes(&split).filter(fits) else {
                 break;
             };
-            for split in ways(model.layout.choice, split) {
-                let demand = model.demand(&split, profile);
-                let prediction = predict(profile, &demand, limits.lanes);
-                let plan = SparsePlan {
-                    split,
-                    memory_bytes,
-                    demand,
-                    prediction,
-                };
-                if best.is_none_or(|best| is_better(&plan, &best)) {
-                    best = Some(plan);
-                }
+            if limits.wanted.allows(&split) {
+                best_way(model, profile, limits, split, memory_bytes, &mut best);
             }
             if cache_bundles == cold_bundles {
                 break;
@@ -123,6 +127,42 @@ pub fn best_plan(
     })
 }
 
+impl Wanted {
+    /// True where the shares of `split` are as wanted, up to a step of the search.
+    fn allows(&self, split: &Split) -> bool {
+        let all = u64::from(split.prefix_bundles) + u64::from(split.cache_bundles);
+        let off = |pct: u32| {
+            let (have, want) = (u64::from(split.prefix_bundles) * 100, all * u64::from(pct));
+            have.abs_diff(want)
+        };
+        self.hot_pct.is_none_or(|pct| off(pct) <= 2 * all)
+    }
+}
+
+/// Puts the best way of reading with this split of the memory into `best`, if it is better.
+fn best_way(
+    model: &SparseModel,
+    profile: &DeviceProfile,
+    limits: &SearchLimits,
+    split: Split,
+    memory_bytes: u64,
+    best: &mut Option<SparsePlan>,
+) {
+    for split in ways(model.layout.choice, split, limits.wanted) {
+        let phases = model.phases(&split, profile);
+        let prediction = predict_phases(profile, &phases, limits.lanes);
+        let plan = SparsePlan {
+            split,
+            memory_bytes,
+            phases,
+            prediction,
+        };
+        if best.is_none_or(|best| is_better(&plan, &best)) {
+            *best = Some(plan);
+        }
+    }
+}
+
 fn share(bundles: u32, step: u32, steps: u32) -> u32 {
     (u64::from(bundles) * u64::from(step) / u64::from(steps)) as u32
 }
@@ -134,12 +174,18 @@ fn is_better(plan: &SparsePlan, best: &SparsePlan) -> bool {
 
 /// The ways of reading that are tried for a split of the memory. A neuron's second part lies
 /// between the first parts of two neighbours, so only reads of whole bundles are merged.
-fn ways(choice: NeuronChoice, split: Split) -> impl Iterator<Item = Split> {
+fn ways(choice: NeuronChoice, split: Split, wanted: Wanted) -> impl Iterator<Item = Split> {
     let gaps = match choice {
         NeuronChoice::Predicted => &GAPS[..],
         NeuronChoice::Gated => &GAPS[..1],
     };
-    let merged = gaps.iter().map(move |&gap_bundles| Split {
+    // One that was asked for is tried alone.
+    let asked = wanted.gap_bundles.into_iter();
+    let tried = gaps
+        .iter()
+        .copied()
+        .filter(move |_| wanted.gap_bundles.is_none());
+    let merged = asked.chain(tried).map(move |gap_bundles| Split {
         gap_bundles,
         ..split
     });
@@ -147,5 +193,7 @@ fn ways(choice: NeuronChoice, split: Split) -> impl Iterator<Item = Split> {
         two_phase: true,
         ..split
     };
-    merged.chain([two_phase])
+    merged
+        .chain([two_phase])
+        .filter(move |split| wanted.two_phase.is_none_or(|two| two == split.two_phase))
 }

@@ -5,6 +5,7 @@
 //! has) and a way of reading then give the bytes and reads of a token.
 
 use super::Demand;
+use crate::cache::PolicyKind;
 use crate::format::{CACHES, PREFIXES, Statistics};
 use crate::profile::DeviceProfile;
 
@@ -37,6 +38,10 @@ pub struct Layout {
     pub bundle_bytes: u32,
     /// Scattered reads that may be in flight at once.
     pub depth_max: u32,
+    /// Which bundle leaves the cache.
+    pub policy: PolicyKind,
+    /// Bundles that one read may span.
+    pub run_max: u32,
     /// Multiply-adds of one row: the width of the residual stream.
     pub row_multiply_adds: u32,
     /// Of the bundles that are fetched because they may be active, the share whose gate says that
@@ -65,10 +70,14 @@ pub struct SparseModel {
     /// Active neurons a token that are not in memory, summed over the sections that it uses: by
     /// hot prefix in eighths and cache in 32nds of a section.
     pub misses: [[f32; CACHES]; PREFIXES],
-    /// What a token asks for besides its feed-forward neurons.
+    /// What a token asks for before and after its feed-forward neurons: a phase of its own.
     pub rest: Demand,
+    /// What it asks for along with them, such as predictors.
+    pub section: Demand,
     /// Bytes of memory for everything but neurons.
     pub fixed_bytes: u64,
+    /// Every section that was added has statistics.
+    pub is_known: bool,
 }
 
 /// Where a share from 0 to 1 lies in steps of `1 / (points - 1)`.
@@ -85,7 +94,22 @@ impl SparseModel {
             layout,
             misses: [[0.0; CACHES]; PREFIXES],
             rest,
+            section: Demand::default(),
             fixed_bytes,
+            is_known: true,
+        }
+    }
+
+    /// Adds a section of which nothing is known: every neuron may be active.
+    pub fn add_unknown(&mut self, used_share: f32) {
+        self.is_known = false;
+        let neurons = (self.layout.bundles * self.layout.bundle_neurons) as f32;
+        for (prefix, row) in self.misses.iter_mut().enumerate() {
+            let cold = 1.0 - prefix as f32 / (PREFIXES - 1) as f32;
+            for (cache, sum) in row.iter_mut().enumerate() {
+                let absent = cold - cache as f32 / (CACHES - 1) as f32;
+                *sum += used_share * neurons * absent.max(0.0);
+            }
         }
     }
 
@@ -111,6 +135,25 @@ impl SparseModel {
         row(prefix) + (row(prefix + 1) - row(prefix)) * across
     }
 
+    /// Active neurons a token outside of prefix and cache, under the cache's policy.
+    ///
+    /// The curve is that of a cache of the least recently used. A cache by frequency does as well
+    /// as one that holds the most frequent bundles of the cold ones for good, where that is better:
+    /// and those are the next after the prefix, since bundles are ordered by frequency.
+    fn missing(&self, prefix_share: f64, cache_share: f64) -> f64 {
+        let recent = self.misses(prefix_share, cache_share);
+        match self.layout.policy {
+            PolicyKind::Lru => recent,
+            PolicyKind::Frequency => recent.min(self.misses(prefix_share + cache_share, 0.0)),
+        }
+    }
+
+    /// Active neurons a token that a split keeps nowhere.
+    pub fn missing_of(&self, split: &Split) -> f64 {
+        let share = |bundles: u32| f64::from(bundles) / f64::from(self.layout.bundles);
+        self.missing(share(split.prefix_bundles), share(split.cache_bundles))
+    }
+
     /// Bytes of memory that a split takes; `None` past 64 bits.
     pub fn memory_bytes(&self, split: &Split) -> Option<u64> {
         let layout = &self.layout;
@@ -121,21 +164,25 @@ impl SparseModel {
             .checked_add(self.fixed_bytes)
     }
 
-    /// What a token asks for when memory is split so.
+    /// The phases of a token when memory is split so: the rest of the model, and its neurons.
+    pub fn phases(&self, split: &Split, profile: &DeviceProfile) -> [Demand; 2] {
+        [self.rest, self.demand(split, profile)]
+    }
+
+    /// What a token asks for its neurons when memory is split so.
     ///
-    /// Hot neurons are dense in gate and up; of cold ones, only those that the choice needs. Where
-    /// missing bundles lie among the cold ones is taken to be random, so of a density `q` of them
-    /// one in `(1 - q)^(gap + 1)` begins a read of its own, and the gaps that are read through have
-    /// the mean length of a geometric distribution cut at `gap`.
+    /// With predictors, hot and cold neurons alike are computed only where they are predicted;
+    /// without, gates of all are, and up rows of hot ones. Where missing bundles lie among the cold
+    /// ones is taken to be random, so of a density `q` of them one in `(1 - q)^(gap + 1)` begins a
+    /// read of its own, and the gaps that are read through have the mean length of a geometric
+    /// distribution cut at `gap`.
     pub fn demand(&self, split: &Split, profile: &DeviceProfile) -> Demand {
         let layout = &self.layout;
         let share = |bundles: u32| f64::from(bundles) / f64::from(layout.bundles);
-        let (prefix, cache) = (share(split.prefix_bundles), share(split.cache_bundles));
+        let prefix = share(split.prefix_bundles);
         let neurons_a_bundle = f64::from(layout.bundle_neurons);
         let used = f64::from(layout.sections_used);
-        let active = self.misses(0.0, 0.0);
-        let cold_active = self.misses(prefix, 0.0);
-        let missing = self.misses(prefix, cache) / neurons_a_bundle;
+        let missing = self.missing_of(split) / neurons_a_bundle;
         let cold_bundles = used * f64::from(layout.bundles - split.prefix_bundles);
         let reads = match layout.choice {
             NeuronChoice::Predicted => self.predicted_reads(split, missing, cold_bundles),
@@ -144,16 +191,7 @@ impl SparseModel {
                 self.gated_reads(split, missing, absent.max(0.0))
             }
         };
-        let hot = used * f64::from(split.prefix_bundles) * neurons_a_bundle;
-        let cold_gates = match layout.choice {
-            NeuronChoice::Predicted => cold_active,
-            NeuronChoice::Gated => cold_bundles * neurons_a_bundle,
-        };
-        let cold_alive = match layout.choice {
-            NeuronChoice::Predicted => cold_active * layout.alive_share,
-            NeuronChoice::Gated => cold_active,
-        };
-        let rows = 2.0 * hot + (active - cold_active) + cold_gates + 2.0 * cold_alive;
+        let rows = self.rows(split, prefix);
         let row_bytes = f64::from(layout.bundle_bytes) / (3.0 * neurons_a_bundle);
         let flash_bytes = reads.sequential_bytes + reads.random_bytes;
         let flash_reads = reads.random_reads + reads.sequential_reads;
@@ -161,21 +199,36 @@ impl SparseModel {
         let range_bytes = f64::from(layout.sections)
             * f64::from(layout.bundles - split.prefix_bundles)
             * f64::from(layout.bundle_bytes);
-        let rest = &self.rest;
+        let section = &self.section;
         Demand {
-            flash_sequential_bytes: rest.flash_sequential_bytes + reads.sequential_bytes,
-            flash_sequential_reads: rest.flash_sequential_reads + reads.sequential_reads,
-            flash_random_reads: rest.flash_random_reads + reads.random_reads,
-            flash_random_bytes: rest.flash_random_bytes + reads.random_bytes,
+            flash_sequential_bytes: section.flash_sequential_bytes + reads.sequential_bytes,
+            flash_sequential_reads: section.flash_sequential_reads + reads.sequential_reads,
+            flash_random_reads: section.flash_random_reads + reads.random_reads,
+            flash_random_bytes: section.flash_random_bytes + reads.random_bytes,
             flash_depth: f64::from(layout.depth_max)
                 .min(reads.random_reads / used)
                 .max(1.0),
-            flash_range_bytes: range_bytes.max(rest.flash_range_bytes),
-            flash_waits: rest.flash_waits + reads.waits,
-            dram_bytes: rest.dram_bytes + rows * row_bytes + flash_bytes,
-            multiply_adds: rest.multiply_adds + rows * f64::from(layout.row_multiply_adds),
-            reads_cpu_ns: rest.reads_cpu_ns + flash_reads * profile.flash.cpu_ns(mean_bytes),
-            ..*rest
+            flash_range_bytes: range_bytes.max(section.flash_range_bytes),
+            flash_waits: section.flash_waits + reads.waits,
+            dram_bytes: section.dram_bytes + rows * row_bytes + flash_bytes,
+            multiply_adds: section.multiply_adds + rows * f64::from(layout.row_multiply_adds),
+            reads_cpu_ns: section.reads_cpu_ns + flash_reads * profile.flash.cpu_ns(mean_bytes),
+            ..*section
+        }
+    }
+
+    /// Rows of gate, up and down that a token computes.
+    fn rows(&self, split: &Split, prefix: f64) -> f64 {
+        let layout = &self.layout;
+        let active = self.misses(0.0, 0.0);
+        match layout.choice {
+            NeuronChoice::Predicted => active * (1.0 + 2.0 * layout.alive_share),
+            NeuronChoice::Gated => {
+                let neurons = f64::from(layout.sections_used) * f64::from(layout.bundle_neurons);
+                let hot = neurons * f64::from(split.prefix_bundles);
+                let all = neurons * f64::from(layout.bundles);
+                all + hot + active + self.misses(prefix, 0.0)
+            }
         }
     }
 
@@ -209,7 +262,9 @@ impl SparseModel {
             apart *= 1.0 - density;
         }
         Reads {
-            random_reads: (missing * apart).max(missing.min(f64::from(layout.sections_used))),
+            random_reads: (missing * apart)
+                .max(missing * (1.0 + through) / f64::from(layout.run_max))
+                .max(waits),
             random_bytes: missing * (1.0 + through) * whole,
             waits,
             ..Reads::default()

@@ -1,4 +1,5 @@
 use super::*;
+use crate::cache::PolicyKind;
 use crate::format::{BATCHES, CACHES, PREFIXES, Statistics, StatisticsSource};
 
 fn profile() -> DeviceProfile {
@@ -30,6 +31,8 @@ fn model(choice: NeuronChoice) -> SparseModel {
         first_bytes: 4096,
         bundle_bytes: 8192,
         depth_max: 64,
+        policy: PolicyKind::Lru,
+        run_max: 16,
         row_multiply_adds: 4096,
         alive_share: 0.8,
     };
@@ -75,6 +78,7 @@ fn limits(memory_bytes: u64) -> SearchLimits {
         memory_bytes,
         cache_bundles_min: 64,
         lanes: 4,
+        wanted: Wanted::default(),
     }
 }
 
@@ -201,9 +205,8 @@ fn a_token_reads_what_is_missing() {
     };
     let none = model.demand(&whole, &profile);
     assert_eq!((none.flash_random_reads, none.flash_waits), (0.0, 0.0));
-    let neurons = 32.0 * 14336.0;
-    let rows = 2.0 * neurons + model.misses(0.0, 0.0);
-    assert!((none.multiply_adds / (1.4e9 + rows * 4096.0) - 1.0).abs() < 1e-9);
+    let rows = model.misses(0.0, 0.0) * (1.0 + 2.0 * 0.8);
+    assert!((none.multiply_adds / (rows * 4096.0) - 1.0).abs() < 1e-9);
 }
 
 #[test]
@@ -295,7 +298,7 @@ fn more_memory_is_never_worse_and_the_budget_is_never_exceeded() {
                 split.prefix_bundles + split.cache_bundles <= 14336,
                 "{split:?}"
             );
-            let again = predict(&profile, &model.demand(split, &profile), 4);
+            let again = predict_phases(&profile, &model.phases(split, &profile), 4);
             assert_eq!(plan.prediction, again);
             assert!(
                 plan.prediction.tokens_per_s >= last,
