@@ -136,8 +136,8 @@ pub struct ColdArgs {
     #[arg(long, value_enum)]
     pub policy: Option<Policy>,
     /// Per cent of the memory for neurons that holds the hottest ones for good; the rest is cache.
-    /// This and the others below: the planner chooses what is not given, from the image's statistics
-    /// and the profile; without statistics, --hot 50 --gap 1.
+    /// Of these options the planner chooses what is not given, from the image's statistics and the
+    /// profile; without statistics, --hot 50 --gap 1.
     #[arg(long, value_name = "PCT", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub hot: Option<u8>,
     /// Read gates first, and the rest of a neuron only where its gate is alive.
