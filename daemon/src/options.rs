@@ -138,6 +138,10 @@ pub struct ColdArgs {
     /// Neurons that may lie between two that one read brings.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=15))]
     pub gap: Option<u8>,
+    /// Reads in flight up to which more are begun for the next layer on a guess; 0 for none
+    /// [default: 48]
+    #[arg(long, value_name = "READS")]
+    pub speculate: Option<u8>,
     /// Reads in flight.
     #[arg(
         long,
@@ -168,6 +172,7 @@ impl ColdArgs {
             hot_pct: self.hot.map_or(default.hot_pct, usize::from),
             two_phase: self.two_phase,
             gap: self.gap.map_or(default.gap, usize::from),
+            guesses: self.speculate.map_or(default.guesses, usize::from),
             reads: self.reads.map_or(default.reads, usize::from),
             ..default
         }
@@ -465,6 +470,8 @@ pub enum Ablation {
     Cache,
     /// A matrix is begun only when all that is read of it has arrived.
     Pipeline,
+    /// Nothing is read for a layer before its turn has come.
+    Speculation,
 }
 
 /// A design to compare with.
@@ -483,12 +490,13 @@ impl BenchArgs {
     /// As the engine wants them.
     pub fn options(&self) -> EngineOptions {
         let mut options = self.engine.options();
-        let without = &mut options.cold.without;
+        let cold = &mut options.cold;
         for ablation in &self.ablate {
             match ablation {
-                Ablation::Bundle => without.bundles = true,
-                Ablation::Cache => without.cache = true,
-                Ablation::Pipeline => without.pipeline = true,
+                Ablation::Bundle => cold.without.bundles = true,
+                Ablation::Cache => cold.without.cache = true,
+                Ablation::Pipeline => cold.without.pipeline = true,
+                Ablation::Speculation => cold.guesses = 0,
             }
         }
         let Some(baseline) = self.baseline else {
