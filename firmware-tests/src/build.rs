@@ -38,6 +38,7 @@ pub fn build(target: Target, kind: Kind, folder: &Path) -> Result<PathBuf, Strin
     let folder = folder.join(if defmt { "frames" } else { "plain" });
     let mut features = vec![target.features()];
     features.extend(defmt.then_some("defmt"));
+    let (level, lto) = target.optimisation();
     let mut command = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()));
     command
         .args(["build", "-q", "--release", "--locked", "--manifest-path"])
@@ -52,6 +53,8 @@ pub fn build(target: Target, kind: Kind, folder: &Path) -> Result<PathBuf, Strin
         .arg(&folder)
         .env("RUSTC", &tools.rustc)
         .env("CARGO_ENCODED_RUSTFLAGS", flags)
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", level)
+        .env("CARGO_PROFILE_RELEASE_LTO", lto)
         .env("DEFMT_LOG", "trace")
         .env_remove("RUSTFLAGS")
         .env_remove("RUSTC_WRAPPER");

@@ -10,7 +10,9 @@
 #![forbid(unsafe_code)]
 
 pub mod build;
+pub mod elf;
 pub mod model;
+pub mod moved;
 pub mod packed;
 pub mod qemu;
 pub mod snapshot;

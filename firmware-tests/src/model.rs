@@ -24,7 +24,7 @@ pub fn expected(image: &[u8]) -> String {
             clock: CycleClock::new(1_000_000_000),
             kernels: Kernels::best(),
         };
-        let job = Job { mode, ffn_pct: 25 };
+        let job = Job { mode, ffn_pct: 15 };
         run(&mut flash, &mut region, &machine, job, &mut text)
             .unwrap_or_else(|failure| panic!("{}: {failure}", mode.name()));
     }

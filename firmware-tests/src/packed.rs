@@ -7,6 +7,8 @@ use layout_tool::pack::{PackOptions, pack};
 use layout_tool::profile::{ProfileOptions, Text, profile};
 use tempfile::TempDir;
 
+use crate::moved::moved;
+
 /// Tokens of the text that neurons are ordered and predictors fitted by.
 const CALIBRATION_TOKENS: usize = 1024;
 
@@ -35,4 +37,18 @@ pub fn austen() -> &'static Path {
         (folder, target)
     });
     path
+}
+
+/// The same, moved as [`moved`] says.
+///
+/// # Panics
+/// If it cannot be made.
+pub fn austen_moved() -> &'static Path {
+    static MOVED: OnceLock<PathBuf> = OnceLock::new();
+    MOVED.get_or_init(|| {
+        let path = austen().with_file_name("moved.image");
+        let write = || std::fs::write(&path, moved(&std::fs::read(austen())?));
+        write().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        path
+    })
 }

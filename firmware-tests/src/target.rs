@@ -59,6 +59,15 @@ impl Target {
         }
     }
 
+    /// How the images are optimised: level and link-time optimisation. For size where memory is
+    /// small; elsewhere so that all images are compiled soon.
+    pub const fn optimisation(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Thumb => ("s", "fat"),
+            _ => ("3", "off"),
+        }
+    }
+
     /// Where the machine expects what QEMU loads into memory (`IMAGE` of the entry points).
     pub const fn loaded_at(self) -> u64 {
         match self {
@@ -137,6 +146,16 @@ impl Target {
         Ok(Tools { rustc, linker })
     }
 
+    /// Name and version of the compiler.
+    ///
+    /// # Errors
+    /// As [`Target::tools`].
+    pub fn compiler(self) -> Result<String, String> {
+        let output = Command::new(self.tools()?.rustc).arg("-V").output();
+        let output = output.map_err(|error| format!("rustc cannot be run: {error}"))?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
     /// The compiler that `.ci/sysroot` prepared.
     fn sysroot_rustc(self) -> Result<PathBuf, String> {
         let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache"));
@@ -178,6 +197,10 @@ impl Target {
                 .map(String::from),
             );
         }
+        // Sizes shall not depend on where the clone is.
+        let root = images.join("../..");
+        let root = root.canonicalize().unwrap_or(root);
+        flags.push(format!("--remap-path-prefix={}=", root.display()));
         if defmt {
             flags.push("-Clink-arg=-Tdefmt.x".into());
         }

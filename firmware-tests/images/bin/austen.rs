@@ -20,7 +20,7 @@ fn go() {
     for mode in [Mode::Exact, Mode::Predict] {
         // SAFETY: the one before is over, and the disk idle.
         let region = unsafe { region() };
-        let job = Job { mode, ffn_pct: 25 };
+        let job = Job { mode, ffn_pct: 15 };
         if let Err(failure) = run(&mut disk, region, &machine, job, &mut Console) {
             panic!("{}: {failure}", mode.name());
         }

@@ -6,6 +6,8 @@ use core::ptr;
 use tessera_hal::Clock;
 use tessera_hal::bare::{CycleClock, Lanes, Team, Uart};
 
+use tessera_runtime::format::{SUPERBLOCK_BYTES, Superblock};
+
 use crate::boot;
 
 unsafe extern "C" {
@@ -85,6 +87,20 @@ pub unsafe fn region() -> &'static mut [u8] {
 pub unsafe fn loaded(bytes: usize) -> &'static [u8] {
     // SAFETY: promised by the caller; nobody writes there.
     unsafe { core::slice::from_raw_parts(ptr::with_exposed_provenance(boot::IMAGE), bytes) }
+}
+
+/// The image that QEMU's loader put into memory.
+///
+/// # Panics
+/// If none is there.
+pub fn loaded_image() -> &'static [u8] {
+    // SAFETY: every machine has memory there.
+    let superblock = unsafe { loaded(SUPERBLOCK_BYTES) };
+    match Superblock::parse(superblock, u64::MAX) {
+        // SAFETY: so much was loaded, as the superblock says.
+        Ok(superblock) => unsafe { loaded(superblock.image_bytes as usize) },
+        Err(error) => panic!("no image was loaded: {error}"),
+    }
 }
 
 /// Fills the part of the stack that is not in use, so that its depth can be seen later.

@@ -8,7 +8,7 @@ use tessera_hal::{Clock, Cores, Flash, PageIndex, Read};
 use tessera_kernels::Kernels;
 use tessera_runtime::digest::Digest;
 use tessera_runtime::format::{FormatError, Image, PAGE_BYTES, SUPERBLOCK_BYTES};
-use tessera_runtime::{Mode, Plan, PlanError, PlanOptions, Session, SessionError};
+use tessera_runtime::{ColdOptions, Mode, Plan, PlanError, PlanOptions, Session, SessionError};
 
 /// Memory for superblock and section table.
 pub const HEAD_BYTES: usize = 64 << 10;
@@ -120,6 +120,10 @@ pub fn plan(image: &Image<'_>, job: Job, lanes: usize) -> Result<Plan, Failure> 
         batch_tokens: 4,
         lanes,
         mode: job.mode,
+        cold: ColdOptions {
+            reads: 8,
+            ..ColdOptions::default()
+        },
         ..PlanOptions::default()
     };
     let least_bytes = match Plan::new(image, options) {
