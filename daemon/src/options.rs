@@ -136,8 +136,6 @@ pub struct ColdArgs {
     #[arg(long, value_enum)]
     pub policy: Option<Policy>,
     /// Per cent of the memory for neurons that holds the hottest ones for good; the rest is cache.
-    /// Of these options the planner chooses what is not given, from the image's statistics and the
-    /// profile; without statistics, --hot 50 --gap 1.
     #[arg(long, value_name = "PCT", value_parser = clap::value_parser!(u8).range(0..=100))]
     pub hot: Option<u8>,
     /// Read gates first, and the rest of a neuron only where its gate is alive.
@@ -146,6 +144,10 @@ pub struct ColdArgs {
     /// Neurons that may lie between two that one read brings.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=15))]
     pub gap: Option<u8>,
+    /// Reads in flight up to which more are begun for the next layer on a guess; 0 for none
+    /// [default: 48]
+    #[arg(long, value_name = "READS")]
+    pub speculate: Option<u8>,
     /// Reads in flight.
     #[arg(
         long,
@@ -175,6 +177,7 @@ impl ColdArgs {
             hot_pct: self.hot.map(usize::from),
             two_phase: self.two_phase,
             gap: self.gap.map(usize::from),
+            guesses: self.speculate.map(usize::from),
             reads: self.reads.map(usize::from),
             without: Without::default(),
         }
@@ -480,6 +483,8 @@ pub enum Ablation {
     Cache,
     /// A matrix is begun only when all that is read of it has arrived.
     Pipeline,
+    /// Nothing is read for a layer before its turn has come.
+    Speculation,
 }
 
 /// A design to compare with.
@@ -498,12 +503,13 @@ impl BenchArgs {
     /// As the engine wants them.
     pub fn options(&self) -> EngineOptions {
         let mut options = self.engine.options();
-        let without = &mut options.cold.without;
+        let cold = &mut options.cold;
         for ablation in &self.ablate {
             match ablation {
-                Ablation::Bundle => without.bundles = true,
-                Ablation::Cache => without.cache = true,
-                Ablation::Pipeline => without.pipeline = true,
+                Ablation::Bundle => cold.without.bundles = true,
+                Ablation::Cache => cold.without.cache = true,
+                Ablation::Pipeline => cold.without.pipeline = true,
+                Ablation::Speculation => cold.guesses = Some(0),
             }
         }
         let Some(baseline) = self.baseline else {

@@ -71,6 +71,9 @@ pub struct Planned {
     pub plan: Plan,
     /// How cold neurons are kept and read, and why.
     pub cold: Option<ColdLine>,
+    /// What the planner would choose of that. Runs do not follow it: its division of memory was
+    /// not the faster one where it was measured (decision 0011).
+    pub suggestion: Option<ColdOptions>,
     /// Phases of a token in the middle of the context.
     pub phases: Vec<Demand>,
     /// What they take.
@@ -83,15 +86,12 @@ pub struct Planned {
 pub struct ColdLine {
     options: ColdOptions,
     wish: ColdWish,
-    /// Who chose what was not asked for.
-    chosen_by: &'static str,
-    profile: String,
 }
 
 impl fmt::Display for ColdLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (options, wish) = (&self.options, &self.wish);
-        let by = |asked: bool| if asked { "asked for" } else { self.chosen_by };
+        let by = |asked: bool| if asked { "asked for" } else { "default" };
         let policy = match options.policy {
             PolicyKind::Lru => "lru",
             PolicyKind::Frequency => "frequency",
@@ -113,7 +113,7 @@ impl fmt::Display for ColdLine {
             ),
             of(wish.policy.map(drop), format!("policy {policy}")),
         ];
-        write!(f, "{}; profile: {}", parts.join(", "), self.profile)
+        write!(f, "{}", parts.join(", "))
     }
 }
 
@@ -127,18 +127,19 @@ pub fn make_plan(
     device: &Device,
     lanes: usize,
 ) -> Result<Planned> {
-    let mut wanted = plan_options(model, options, lanes);
-    let mut plan = plan_of(model, wanted)?;
+    let wanted = plan_options(model, options, lanes);
+    let plan = plan_of(model, wanted)?;
     // The middle of the context stands for all of its tokens.
     let pos = plan.sizes.seq_len / 2;
     let profile = &device.profile;
     if split_of(&model.image, &plan).is_none() {
         let phases = vec![dense_demand(&model.image, &plan, profile, pos)];
         let prediction = predict_phases(profile, &phases, lanes);
-        let (cold, misses) = (None, None);
+        let (cold, suggestion, misses) = (None, None, None);
         return Ok(Planned {
             plan,
             cold,
+            suggestion,
             phases,
             prediction,
             misses,
@@ -152,25 +153,17 @@ pub fn make_plan(
         lanes,
         wanted: Wanted::default(),
     };
-    let choice = choose_cold(&sparse, profile, &limits, &options.cold);
-    wanted.cold = choice.options;
-    plan = plan_of(model, wanted)?;
-    // What runs is what is predicted: the plan rounds to clusters and chunks.
-    let sparse = known.model(model, &plan, pos);
+    let chosen = choose_cold(&sparse, profile, &limits, &options.cold);
     let split = split_of(&model.image, &plan).context("a sparse plan has a cold segment")?;
     let phases = sparse.phases(&split, profile).to_vec();
     Ok(Planned {
         prediction: predict_phases(profile, &phases, lanes),
         misses: Some(sparse.missing_of(&split)),
         cold: Some(ColdLine {
-            options: choice.options,
+            options: wanted.cold,
             wish: options.cold,
-            chosen_by: match choice.planned {
-                true => "planner",
-                false => "default",
-            },
-            profile: device.name(),
         }),
+        suggestion: chosen.planned.then_some(chosen.options),
         phases,
         plan,
     })

@@ -21,7 +21,7 @@ fn tessera(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tessera"))
         .args(arguments)
         // A profile that somebody saved is no part of these tests.
-        .env("XDG_CONFIG_HOME", "/nonexistent")
+        .env("XDG_CONFIG_HOME", "/dev/null")
         .env_remove("TESSERA_PROFILE")
         .stdin(Stdio::null())
         .output()
@@ -319,7 +319,7 @@ fn what_cannot_be_probed_is_said_at_once() {
         ),
         (&["-o", dir, "--dir", dir], 1, &["cannot write", dir]),
         (&["-o", name, "--seconds", "0"], 2, &["0"]),
-        (&["--dir", dir], 2, &["--output"]),
+        (&["--dir", dir], 1, &["cannot make /dev/null/tessera"]),
     ];
     for (arguments, status, parts) in cases {
         let text = refused(&[&["probe"], arguments].concat(), status);

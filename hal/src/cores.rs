@@ -14,6 +14,16 @@ pub trait Cores {
     fn for_each<T: Send>(&self, items: &mut [T], visit: &(dyn Fn(usize, &mut T) + Sync));
 }
 
+impl<C: Cores> Cores for &C {
+    fn lanes(&self) -> usize {
+        (**self).lanes()
+    }
+
+    fn for_each<T: Send>(&self, items: &mut [T], visit: &(dyn Fn(usize, &mut T) + Sync)) {
+        (**self).for_each(items, visit);
+    }
+}
+
 /// The caller's core alone.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OneLane;

@@ -88,3 +88,33 @@ pub trait Flash<'m>: Send {
     /// Blocks until a read has finished or `timeout_ns` have passed; true if one has.
     fn wait(&mut self, timeout_ns: u64) -> bool;
 }
+
+impl<'m, F: Flash<'m>> Flash<'m> for &mut F {
+    fn size_bytes(&self) -> u64 {
+        (**self).size_bytes()
+    }
+
+    fn align_bytes(&self) -> usize {
+        (**self).align_bytes()
+    }
+
+    fn depth(&self) -> usize {
+        (**self).depth()
+    }
+
+    fn submit(&mut self, read: Read<'m>) -> Result<(), (IoError, Read<'m>)> {
+        (**self).submit(read)
+    }
+
+    fn flush(&mut self) {
+        (**self).flush();
+    }
+
+    fn reap(&mut self) -> Option<(Read<'m>, Result<(), IoError>)> {
+        (**self).reap()
+    }
+
+    fn wait(&mut self, timeout_ns: u64) -> bool {
+        (**self).wait(timeout_ns)
+    }
+}

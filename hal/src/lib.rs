@@ -20,6 +20,8 @@
 ))]
 compile_error!("the feature `linux` works on Linux and Android only");
 
+#[cfg(feature = "bare")]
+pub mod bare;
 pub mod clock;
 pub mod cores;
 pub mod flash;

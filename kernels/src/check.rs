@@ -33,10 +33,20 @@ pub(crate) fn matmul(w: &Rows<'_>, x: &Activations<'_>, out: &[f32], scratch: &[
     scratch_fits(w.cols(), x.tokens(), scratch);
 }
 
+pub(crate) fn dot_group(w: &NeuronRows<'_>, x: &Activations<'_>, out: &[f32]) {
+    assert_eq!((x.tokens(), x.cols()), (1, w.cols()));
+    assert_eq!(out.len(), w.codes().len());
+    activations(w.ty(), x);
+}
+
 fn product(w: &Rows<'_>, x: &Activations<'_>, out: &[f32]) {
     assert_eq!(x.cols(), w.cols());
     assert_eq!(out.len(), w.rows() * x.tokens());
-    let have = if w.ty().is_quantized() {
+    activations(w.ty(), x);
+}
+
+fn activations(ty: WeightType, x: &Activations<'_>) {
+    let have = if ty.is_quantized() {
         x.q.len()
     } else {
         x.x.len()
@@ -44,10 +54,9 @@ fn product(w: &Rows<'_>, x: &Activations<'_>, out: &[f32]) {
     assert_eq!(
         have,
         x.tokens() * x.cols(),
-        "activations for {:?} weights",
-        w.ty()
+        "activations for {ty:?} weights"
     );
-    if w.ty().is_quantized() {
+    if ty.is_quantized() {
         assert_eq!(x.scales.len(), have / BLOCK);
         assert_eq!(x.sums.len(), have / BLOCK);
     }

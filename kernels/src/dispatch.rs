@@ -53,6 +53,10 @@ pub struct Kernels {
     /// `out[row * tokens + t]`.
     pub matmul: fn(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32], scratch: &mut [u8]),
 
+    /// The rows of a group of neurons times the one token of `x`: `out (neurons,)`, the bits of
+    /// [`Kernels::matvec`].
+    pub dot_group: fn(w: &NeuronRows<'_>, x: &Activations<'_>, out: &mut [f32]),
+
     /// Adds one group of neurons to a cluster's partial sum: `acc (cols,)`, `h` one value a neuron.
     pub down_group: fn(w: &NeuronRows<'_>, h: &[f32], acc: &mut [f32], scratch: &mut [u8]),
 

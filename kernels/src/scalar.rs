@@ -19,6 +19,7 @@ pub(crate) const TABLE: Kernels = Kernels {
     },
     matvec: products::matvec,
     matmul: products::matmul,
+    dot_group: products::dot_group,
     down_group: down::down_group,
     down_group_many: down::down_group_many,
     dot,

@@ -147,6 +147,13 @@ impl<'a> Rows<'a> {
         run * self.stride_bytes + (row - (run << self.run_shift)) * bytes
     }
 
+    /// Codes and scales of rows that follow each other.
+    #[inline]
+    pub(crate) fn all(&self) -> (&'a [u8], &'a [u8]) {
+        debug_assert!(self.follow_each_other());
+        (self.codes, self.scales)
+    }
+
     /// True if there is one run only.
     #[inline]
     pub(crate) fn follow_each_other(&self) -> bool {

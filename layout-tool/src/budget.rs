@@ -119,7 +119,7 @@ impl fmt::Display for BudgetTable {
             .parts
             .iter()
             .find(|(name, _)| name.starts_with("resident"));
-        let share = resident.map_or(0, |(_, bytes)| *bytes) as f64 / self.plan.weight_bytes as f64;
+        let share = resident.map_or(0, |(_, bytes)| *bytes) as f64 / self.plan.kept_bytes as f64;
         write!(
             f,
             "  {:.1} % of the {} of weights stay in memory, the others are streamed",

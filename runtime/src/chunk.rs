@@ -10,7 +10,7 @@ use crate::format::{Image, MatrixMap};
 /// Offset of a chunk that is not resident.
 const STREAMED: u64 = u64::MAX;
 /// Expert number of a chunk that every token needs.
-const EVERY_TOKEN: u32 = u32::MAX;
+const EVERY_TOKEN: u16 = u16::MAX;
 
 /// One chunk of weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
@@ -22,12 +22,14 @@ pub struct Chunk {
     resident: u64,
     /// Its size, whole pages.
     pub bytes: u32,
-    /// Expert that it belongs to, or `u32::MAX`.
-    expert: u32,
+    /// Its size where it stays in memory: without what fills pages of bundles up.
+    pub kept_bytes: u32,
     /// Layer, `n_layers` for the lm_head.
     pub layer: u32,
+    /// Expert that it belongs to, or `u16::MAX`.
+    expert: u16,
     /// 1 for a part of a feed-forward section.
-    ffn: u32,
+    ffn: u16,
 }
 
 impl Chunk {
@@ -71,8 +73,8 @@ pub struct Cut {
 pub fn for_each_chunk(image: &Image<'_>, cut: Cut, mut visit: impl FnMut(Chunk)) {
     let shape = *image.shape();
     let mut open: Option<Chunk> = None;
-    let mut unit = |offset: u64, bytes: usize, layer: usize, expert: Option<usize>, ffn: Ffn| {
-        let expert = expert.map_or(EVERY_TOKEN, |expert| expert as u32);
+    let mut unit = |offset: u64, [bytes, kept]: [usize; 2], layer: usize, expert, ffn: Ffn| {
+        let expert = Option::map_or(expert, EVERY_TOKEN, |expert: usize| expert as u16);
         if let Some(chunk) = &mut open {
             let joins = chunk.end() == offset
                 && (chunk.layer, chunk.expert) == (layer as u32, expert)
@@ -81,18 +83,19 @@ pub fn for_each_chunk(image: &Image<'_>, cut: Cut, mut visit: impl FnMut(Chunk))
                 && chunk.bytes as usize + bytes <= cut.chunk_bytes;
             if joins {
                 chunk.bytes += bytes as u32;
+                chunk.kept_bytes += kept as u32;
                 return;
             }
             visit(*chunk);
         }
-        let (layer, bytes) = (layer as u32, bytes as u32);
         open = Some(Chunk {
             offset,
             resident: STREAMED,
-            bytes,
+            bytes: bytes as u32,
+            kept_bytes: kept as u32,
+            layer: layer as u32,
             expert,
-            layer,
-            ffn: (ffn != Ffn::No) as u32,
+            ffn: (ffn != Ffn::No) as u16,
         });
     };
     let matrix = |map: &MatrixMap, unit: &mut dyn FnMut(u64, usize)| {
@@ -104,7 +107,7 @@ pub fn for_each_chunk(image: &Image<'_>, cut: Cut, mut visit: impl FnMut(Chunk))
     for layer in 0..shape.n_layers {
         for map in image.attention(layer) {
             matrix(&map, &mut |offset, bytes| {
-                unit(offset, bytes, layer, None, Ffn::No)
+                unit(offset, [bytes; 2], layer, None, Ffn::No)
             });
         }
         for expert in 0..shape.n_ffns() {
@@ -112,22 +115,18 @@ pub fn for_each_chunk(image: &Image<'_>, cut: Cut, mut visit: impl FnMut(Chunk))
             let name = (shape.n_experts > 0).then_some(expert);
             for cluster in 0..shape.n_clusters() {
                 let offset = map.bundle_offset(cluster * shape.cluster_neurons);
-                unit(
-                    offset,
-                    map.run_bytes(shape.cluster_len(cluster)),
-                    layer,
-                    name,
-                    if cluster == cut.hot_clusters {
-                        Ffn::First
-                    } else {
-                        Ffn::Yes
-                    },
-                );
+                let bundles = shape.cluster_len(cluster) / map.bundle.neurons;
+                let bytes = [map.bundle.bytes(), map.bundle.packed_bytes()];
+                let ffn = match cluster == cut.hot_clusters {
+                    true => Ffn::First,
+                    false => Ffn::Yes,
+                };
+                unit(offset, bytes.map(|bytes| bundles * bytes), layer, name, ffn);
             }
         }
     }
     matrix(&image.lm_head(), &mut |offset, bytes| {
-        unit(offset, bytes, shape.n_layers, None, Ffn::No)
+        unit(offset, [bytes; 2], shape.n_layers, None, Ffn::No)
     });
     if let Some(chunk) = open {
         visit(chunk);

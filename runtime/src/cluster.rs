@@ -6,7 +6,7 @@ use core::ops::Range;
 
 use tessera_kernels::{Activation, Activations, GROUP, Kernels, NeuronRows, Rows};
 
-use crate::format::FfnMap;
+use crate::format::{Bundles, FfnMap};
 use crate::weights::Ready;
 use crate::work::Lane;
 
@@ -25,11 +25,9 @@ pub struct Clusters<'a> {
 }
 
 impl<'a> Clusters<'a> {
-    /// The bytes of the bundles of `neurons`, which are of one cluster.
-    fn bytes(&self, neurons: Range<usize>) -> &'a [u8] {
-        let bytes = self.map.run_bytes(neurons.len());
-        self.ready
-            .bytes(self.map.bundle_offset(neurons.start), bytes)
+    /// The bundles of `neurons`, which are of one cluster.
+    fn bundles(&self, neurons: Range<usize>) -> Bundles<'a> {
+        self.ready.bundles(&self.map, neurons.start, neurons.len())
     }
 
     /// `partial` (dim, tokens) = down sum of `neurons`, in index order. `next` is the neuron that
@@ -45,13 +43,10 @@ impl<'a> Clusters<'a> {
         partial: &mut [f32],
     ) {
         let (layout, tokens) = (&self.map.bundle, self.x.tokens());
-        let reader = layout.reader();
+        let Bundles { reader, bytes } = self.bundles(neurons);
         let (gate, up) = lane.floats.split_at_mut(GROUP * tokens);
         let up = &mut up[..GROUP * tokens];
-        let mut groups = self
-            .bytes(neurons)
-            .chunks_exact(self.map.run_bytes(GROUP))
-            .peekable();
+        let mut groups = bytes.chunks_exact(reader.run_bytes(GROUP)).peekable();
         partial.fill(0.0);
         while let Some(group) = groups.next() {
             let rows = reader.view(group);
@@ -62,11 +57,14 @@ impl<'a> Clusters<'a> {
             (self.kernels.gated)(self.activation, gate, up);
             let mut down = NeuronRows::new(layout.down, layout.dim);
             let alive = keep_alive(&rows.down, tokens, gate, &mut down);
-            let next = groups
-                .peek()
-                .copied()
-                .or_else(|| next.map(|neuron| self.bytes(neuron..neuron + GROUP)));
-            down.then(reader.firsts(next.unwrap_or(&[])));
+            match (groups.peek(), next) {
+                (Some(next), _) => down.then(reader.firsts(next)),
+                (None, Some(neuron)) => {
+                    let next = self.bundles(neuron..neuron + GROUP);
+                    down.then(next.reader.firsts(next.bytes));
+                }
+                (None, None) => {}
+            }
             self.down(&down, &gate[..alive * tokens], partial, lane.bytes);
         }
     }

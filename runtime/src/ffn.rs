@@ -428,6 +428,6 @@ const STRIP: usize = 64;
 
 /// The group whose first neuron is `neuron`.
 fn group_at<'r>(map: &FfnMap, ready: &'r Ready<'_>, neuron: usize) -> BundleParts<'r> {
-    map.bundle
-        .view(ready.bytes(map.bundle_offset(neuron), map.run_bytes(GROUP)))
+    let group = ready.bundles(map, neuron, GROUP);
+    group.reader.view(group.bytes)
 }

@@ -81,6 +81,13 @@ impl<'m, F: Flash<'m>> Model<'m, F> {
             )?;
             self.add_sum(machine, tokens);
 
+            if let Some(sparse) = self.sparse.as_mut().filter(|_| pass.sparse)
+                && layer + 1 < shape.n_layers
+            {
+                let x = &self.work.x[..tokens * shape.dim];
+                let weight = &self.vectors[layout.ffn_norm(layer + 1)];
+                sparse.look_ahead(machine, x, weight, shape.rms_eps);
+            }
             self.norm(machine, layout.ffn_norm(layer), tokens);
             let router = &self.vectors[layout.router(layer)];
             let (weights, lanes, work) = (&mut self.weights, &self.lanes, &mut self.work);

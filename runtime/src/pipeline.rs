@@ -42,6 +42,8 @@ enum Stage {
 pub enum Work {
     /// Pred of this cluster.
     Predict(usize),
+    /// Pred of this cluster of the next section, to begin reads early.
+    Foresee(usize),
     /// GC of this cluster.
     Gate(usize),
     /// UDC of this cluster.
@@ -60,22 +62,26 @@ pub struct Pipeline {
     admitted: usize,
     /// Clusters do not wait for each other.
     overlaps: bool,
+    /// Clusters of the next section of which it is asked what they are likely to need.
+    ahead: core::ops::Range<usize>,
     failed: bool,
 }
 
 impl Pipeline {
-    /// `clusters` clusters, none begun. Where they do not overlap, a stage of computation is begun
-    /// only when all reads before it are over, for every cluster: a pipeline by matrices, for
+    /// `clusters` clusters, none begun, and `ahead` ones of the next section, of which lanes shall
+    /// find out what they are likely to need. Where they do not overlap, a stage of computation is
+    /// begun only when all reads before it are over, for every cluster: a pipeline by matrices, for
     /// comparison.
     ///
     /// # Panics
     /// If they are more than [`JOBS_MAX`].
-    pub fn new(clusters: usize, overlaps: bool) -> Self {
+    pub fn new(clusters: usize, ahead: usize, overlaps: bool) -> Self {
         assert!(clusters <= JOBS_MAX, "{clusters} clusters");
         Pipeline {
             stages: (0..clusters).map(|_| Stage::New).collect(),
             admitted: 0,
             overlaps,
+            ahead: 0..ahead,
             failed: false,
         }
     }
@@ -90,8 +96,8 @@ impl Pipeline {
         self.stages.iter().position(|&other| other == stage)
     }
 
-    /// Takes the next thing to compute: predictions first, since reads wait for them; then what
-    /// frees places; then what is ready.
+    /// Takes the next thing to compute: predictions first, since reads wait for them, of this
+    /// section and then of the next; then what frees places; then what is ready.
     pub fn take(&mut self) -> Work {
         if self.failed {
             return Work::Done;
@@ -99,6 +105,9 @@ impl Pipeline {
         if let Some(cluster) = self.first(Stage::New) {
             self.stages[cluster] = Stage::Predicting;
             return Work::Predict(cluster);
+        }
+        if let Some(cluster) = self.ahead.next() {
+            return Work::Foresee(cluster);
         }
         if let Some(cluster) = self.first(Stage::Ready)
             && (self.overlaps || !self.reads_before(Stage::Ready))
@@ -253,10 +262,24 @@ impl Pipeline {
         Some(cluster)
     }
 
-    /// True while a lane computes what reads may follow from.
-    pub fn reads_may_follow(&self) -> bool {
+    /// True once every cluster has its places.
+    pub fn has_admitted_all(&self) -> bool {
+        self.admitted == self.stages.len()
+    }
+
+    /// True while clusters are predicted, of this section or of the next.
+    pub fn is_predicting(&self) -> bool {
+        let predicts = |stage: &Stage| matches!(stage, Stage::New | Stage::Predicting);
+        !self.ahead.is_empty() || self.stages.iter().any(predicts)
+    }
+
+    /// True if some cluster waits for the flash, and no lane computes what more reads may follow
+    /// from.
+    pub fn waits_for_reads(&self) -> bool {
+        let waits =
+            |stage: &Stage| matches!(stage, Stage::Reading { .. } | Stage::ReadingRest { .. });
         let busy = |stage: &Stage| matches!(stage, Stage::New | Stage::Predicting | Stage::Gating);
-        self.stages.iter().any(busy)
+        self.stages.iter().any(waits) && !self.stages.iter().any(busy)
     }
 
     /// No more work is given out.
@@ -330,7 +353,7 @@ mod tests {
         lanes: usize,
         reads: [u32; 2],
     ) -> usize {
-        let mut pipeline = Pipeline::new(clusters, overlaps);
+        let mut pipeline = Pipeline::new(clusters, 0, overlaps);
         let mut busy: Vec<Work> = Vec::new();
         let mut in_flight: Vec<usize> = Vec::new();
         let mut stages: Vec<usize> = [0].repeat(clusters);
@@ -367,7 +390,7 @@ mod tests {
                         Work::Predict(cluster) => (cluster, 0),
                         Work::Gate(cluster) => (cluster, 1),
                         Work::Finish(cluster) => (cluster, 2),
-                        Work::Wait | Work::Done => panic!("{work:?} is no work"),
+                        Work::Foresee(_) | Work::Wait | Work::Done => panic!("{work:?} is no work"),
                     };
                     assert_eq!(stages[cluster], stage, "stages are in order");
                     stages[cluster] += 1;
@@ -436,15 +459,15 @@ mod tests {
 
     #[test]
     fn clusters_get_places_in_order() {
-        let mut pipeline = Pipeline::new(2, true);
+        let mut pipeline = Pipeline::new(2, 0, true);
         assert_eq!(pipeline.take(), Work::Predict(0));
         assert_eq!(pipeline.take(), Work::Predict(1));
         pipeline.predicted(1);
         assert_eq!(pipeline.take_predicted(), None);
-        assert!(pipeline.reads_may_follow());
         pipeline.predicted(0);
-        assert!(!pipeline.reads_may_follow());
+        assert!(!pipeline.waits_for_reads());
         assert_eq!(pipeline.take_predicted(), Some(0));
+        assert!(pipeline.waits_for_reads());
         // A read that arrives before all are known does not make it ready.
         pipeline.expect(0);
         pipeline.arrived(0);
@@ -461,7 +484,7 @@ mod tests {
 
     #[test]
     fn without_overlap_a_stage_waits_for_all_reads() {
-        let mut pipeline = Pipeline::new(2, false);
+        let mut pipeline = Pipeline::new(2, 0, false);
         for cluster in 0..2 {
             assert_eq!(pipeline.take(), Work::Predict(cluster));
             pipeline.predicted(cluster);
@@ -482,7 +505,7 @@ mod tests {
 
     #[test]
     fn nothing_is_given_out_after_a_failure() {
-        let mut pipeline = Pipeline::new(2, true);
+        let mut pipeline = Pipeline::new(2, 0, true);
         pipeline.fail();
         assert_eq!((pipeline.take(), pipeline.has_failed()), (Work::Done, true));
         assert!(!pipeline.is_over());
@@ -491,8 +514,21 @@ mod tests {
     #[test]
     #[should_panic(expected = "a read of cluster 0 arrived in Predicting")]
     fn a_read_that_nobody_awaits_panics() {
-        let mut pipeline = Pipeline::new(1, true);
+        let mut pipeline = Pipeline::new(1, 0, true);
         pipeline.take();
         pipeline.arrived(0);
+    }
+
+    #[test]
+    fn the_next_section_is_asked_about_after_this_one() {
+        let mut pipeline = Pipeline::new(1, 2, true);
+        assert_eq!(pipeline.take(), Work::Predict(0));
+        assert!(pipeline.is_predicting());
+        assert_eq!(pipeline.take(), Work::Foresee(0));
+        pipeline.predicted(0);
+        assert!(pipeline.is_predicting());
+        assert_eq!(pipeline.take(), Work::Foresee(1));
+        assert!(!pipeline.is_predicting());
+        assert_eq!(pipeline.take(), Work::Wait);
     }
 }

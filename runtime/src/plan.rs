@@ -51,6 +51,8 @@ pub struct ColdOptions {
     pub gap: usize,
     /// Reads in flight.
     pub reads: usize,
+    /// Reads in flight up to which more are begun for the next layer, on a guess; 0 for none.
+    pub guesses: usize,
     /// What is left out, for comparison.
     pub without: Without,
 }
@@ -74,6 +76,7 @@ impl Default for ColdOptions {
             two_phase: false,
             gap: 1,
             reads: COLD_READS_MAX,
+            guesses: COLD_READS_MAX / 4 * 3,
             without: Without {
                 bundles: false,
                 cache: false,
@@ -136,6 +139,8 @@ pub struct Plan {
     pub cut: Cut,
     /// Weights that one token needs, in bytes (all experts of a mixture counted).
     pub weight_bytes: u64,
+    /// What they take in memory where all stay.
+    pub kept_bytes: u64,
 }
 
 /// Why there is no plan.
@@ -219,6 +224,9 @@ const CHUNK_BYTES_MAX: usize = 1 << 20;
 /// Buffers of the stream: reads in flight, one in use, one behind it.
 const STREAM_SLOTS: usize = 16;
 const STREAM_SLOTS_MIN: usize = 4;
+/// Bytes of all of them, where that leaves the fewest: what covers a device's latency, and more
+/// only where memory is plenty.
+const STREAM_BYTES: usize = 24 << 20;
 
 impl Plan {
     /// Decides everything for `image`.
@@ -298,7 +306,7 @@ impl Plan {
     pub fn for_each_chunk(&self, image: &Image<'_>, mut visit: impl FnMut(Chunk)) {
         let hot_bytes = self.hot_bytes(image);
         let mut fixed = self.sizes.resident_bytes as u64 - hot_bytes;
-        let mut total = self.weight_bytes;
+        let mut total = self.kept_bytes;
         if self.sizes.sparse.is_some() {
             total -= ffn_bytes(image);
             fixed = fixed.min(total);
@@ -311,11 +319,11 @@ impl Plan {
                     let prefix = sparse.hot_clusters * image.shape().cluster_neurons;
                     chunk.end() <= map.offset + map.run_bytes(prefix.min(map.neurons)) as u64
                 }
-                _ => spread.take(chunk.bytes as u64),
+                _ => spread.take(chunk.kept_bytes as u64),
             };
             if stays {
                 chunk.set_resident(at);
-                at += chunk.bytes as usize;
+                at += chunk.kept_bytes as usize;
             }
             visit(chunk);
         });
@@ -404,11 +412,13 @@ struct Draft<'a> {
     n_chunks: usize,
     slot_bytes: usize,
     weight_bytes: u64,
+    kept_bytes: u64,
 }
 
 impl<'a> Draft<'a> {
     fn new(image: &'a Image<'a>, options: PlanOptions, chunk_bytes: usize) -> Self {
-        let (mut n_chunks, mut slot_bytes, mut weight_bytes) = (0, 0, 0);
+        let (mut n_chunks, mut slot_bytes) = (0, 0);
+        let (mut weight_bytes, mut kept_bytes) = (0, 0);
         let cut = Cut {
             chunk_bytes,
             hot_clusters: usize::MAX,
@@ -417,6 +427,7 @@ impl<'a> Draft<'a> {
             n_chunks += 1;
             slot_bytes = slot_bytes.max(chunk.bytes as usize);
             weight_bytes += chunk.bytes as u64;
+            kept_bytes += chunk.kept_bytes as u64;
         });
         Draft {
             image,
@@ -425,6 +436,7 @@ impl<'a> Draft<'a> {
             n_chunks,
             slot_bytes,
             weight_bytes,
+            kept_bytes,
         }
     }
 
@@ -434,26 +446,28 @@ impl<'a> Draft<'a> {
         if self.options.mode == Mode::Predict {
             return self.largest_sparse(batch_max, logits_rows);
         }
-        let full = self.plan(batch_max, logits_rows, STREAM_SLOTS_MIN, self.weight_bytes);
+        let full = self.plan(batch_max, logits_rows, STREAM_SLOTS_MIN, self.kept_bytes);
         if full.fits(memory_bytes) {
             return Some(full);
         }
         // Memory is short: a prompt's activations may take an eighth of it, the stream's buffers
         // another, and what is left holds weights.
-        let n_slots = memory_bytes / 8 / self.slot_bytes;
-        for n_slots in [
-            n_slots.clamp(STREAM_SLOTS_MIN, STREAM_SLOTS),
-            STREAM_SLOTS_MIN,
-        ] {
+        for n_slots in [self.stream_slots(), STREAM_SLOTS_MIN] {
             let (batch, empty) = self.largest_batch(batch_max, logits_rows, n_slots);
             if empty.fits(memory_bytes) {
                 let left = memory_bytes - empty.total_bytes();
                 let whole_left = (left / CARVE_BYTES * CARVE_BYTES) as u64;
-                let resident_bytes = whole_left.min(self.weight_bytes);
+                let resident_bytes = whole_left.min(self.kept_bytes);
                 return Some(self.plan(batch, logits_rows, n_slots, resident_bytes));
             }
         }
         None
+    }
+
+    /// Buffers of the stream where memory is short.
+    fn stream_slots(&self) -> usize {
+        let bytes = STREAM_BYTES.min(self.options.memory_bytes / 8);
+        (bytes / self.slot_bytes).clamp(STREAM_SLOTS_MIN, STREAM_SLOTS)
     }
 
     /// The most tokens of a pass, halved from `batch_max`, that fit and cost at most an eighth of
@@ -524,6 +538,7 @@ impl<'a> Draft<'a> {
             mode: self.options.mode,
             cut: self.cut(hot_clusters),
             weight_bytes: self.weight_bytes,
+            kept_bytes: self.kept_bytes,
         }
     }
 }

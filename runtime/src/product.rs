@@ -161,7 +161,7 @@ fn run_rows<C: Cores, K>(
             let rows = left.min(tile_rows - start);
             let view = map
                 .tile
-                .view(tile_rows, ready.bytes(offset, bytes))
+                .view(tile_rows, ready.tile(offset, bytes))
                 .slice(start, rows);
             let (mine, rest) = out.split_at_mut(rows * x.tokens());
             if x.tokens() == 1 {

@@ -495,7 +495,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
                     dequantize_row(map.tile.ty, dim, view.codes(row), view.scales(row), x);
                 };
                 if in_memory(weights, token) {
-                    put(weights.ready().bytes(offset, bytes));
+                    put(weights.ready().tile(offset, bytes));
                 } else {
                     let crc32c = self.kernels.crc32c;
                     let intact = |tile: &[u8]| TileLayout::is_intact(tile, offset, crc32c);

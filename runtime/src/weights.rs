@@ -5,7 +5,7 @@ use tessera_kernels::Kernels;
 
 use crate::chunk::{Chunk, chunk_at};
 use crate::format::{
-    BundleLayout, Image, PredictorError, Section, SectionKind, TileLayout, UnitId,
+    BundleLayout, Bundles, FfnMap, Image, PredictorError, Section, SectionKind, TileLayout, UnitId,
 };
 use crate::limits::{JOBS_MAX, READ_TRIES_MAX, SLOTS_MAX};
 use crate::stream::{Select, Stream, StreamError};
@@ -111,20 +111,41 @@ pub struct Ready<'a> {
 }
 
 impl Ready<'_> {
-    /// The bytes of a unit.
+    /// The bytes of a tile.
     ///
     /// # Panics
     /// If it is not ready.
-    pub fn bytes(&self, offset: u64, bytes: usize) -> &[u8] {
+    pub fn tile(&self, offset: u64, bytes: usize) -> &[u8] {
         let index = chunk_at(self.chunks, offset);
         let chunk = &self.chunks[index];
         let at = (offset - chunk.offset) as usize;
-        if let Some(start) = chunk.resident() {
-            return &self.resident[start + at..][..bytes];
+        match chunk.resident() {
+            Some(start) => &self.resident[start + at..][..bytes],
+            None => &self.held(index)[at..][..bytes],
         }
-        match self.held.iter().find(|(held, _)| *held == index) {
-            Some((_, data)) => &data[at..][..bytes],
-            None => panic!("chunk {index} is not held"),
+    }
+
+    /// The bundles of `neurons` neurons of one cluster of a section, from `first` on.
+    ///
+    /// # Panics
+    /// If they are not ready.
+    pub fn bundles(&self, map: &FfnMap, first: usize, neurons: usize) -> Bundles<'_> {
+        let offset = map.bundle_offset(first);
+        let index = chunk_at(self.chunks, offset);
+        let chunk = &self.chunks[index];
+        let before = (offset - chunk.offset) as usize / map.bundle.bytes() * map.bundle.neurons;
+        let (bytes, reader) = match chunk.resident() {
+            Some(start) => (&self.resident[start..], map.bundle.packed_reader()),
+            None => (self.held(index), map.bundle.reader()),
+        };
+        let bytes = &bytes[reader.run_bytes(before)..][..reader.run_bytes(neurons)];
+        Bundles { reader, bytes }
+    }
+
+    fn held(&self, chunk: usize) -> &[u8] {
+        match self.held.iter().find(|(held, _)| *held == chunk) {
+            Some((_, data)) => data,
+            None => panic!("chunk {chunk} is not held"),
         }
     }
 }
@@ -183,7 +204,8 @@ impl<'m, F: Flash<'m>> Weights<'m, F> {
             }
             self.acquire(index, clock)?;
             self.check(index, cores, clock)?;
-            self.resident[at..at + chunk.bytes as usize].copy_from_slice(self.stream.bytes(index));
+            let kept = &mut self.resident[at..at + chunk.kept_bytes as usize];
+            keep(&self.image, &chunk, self.stream.bytes(index), kept);
             self.stream.release_before(chunk.end());
             done += chunk.bytes as u64;
         }
@@ -196,17 +218,22 @@ impl<'m, F: Flash<'m>> Weights<'m, F> {
         WeightsError::Read { unit: None, error }.named(&self.image)
     }
 
-    /// The image, the stream, and the first `bytes` of the resident feed-forward section that
-    /// begins at `offset`.
-    pub fn split(&mut self, offset: u64, bytes: usize) -> (Image<'m>, &mut Stream<'m, F>, &[u8]) {
-        let resident = match bytes {
+    /// The image, the stream, and the first `neurons` neurons of the section `map`, which are
+    /// resident.
+    pub fn split(
+        &mut self,
+        map: &FfnMap,
+        neurons: usize,
+    ) -> (Image<'m>, &mut Stream<'m, F>, Bundles<'_>) {
+        let reader = map.bundle.packed_reader();
+        let bytes = match neurons {
             0 => &[][..],
-            _ => match self.chunks[chunk_at(self.chunks, offset)].resident() {
-                Some(start) => &self.resident[start..start + bytes],
-                None => panic!("byte {offset} is not resident"),
+            _ => match self.chunks[chunk_at(self.chunks, map.offset)].resident() {
+                Some(start) => &self.resident[start..start + reader.run_bytes(neurons)],
+                None => panic!("byte {} is not resident", map.offset),
             },
         };
-        (self.image, &mut self.stream, resident)
+        (self.image, &mut self.stream, Bundles { reader, bytes })
     }
 
     /// Reads a section of bytes by cold reads, and checks it. `bytes` are its `data_bytes`.
@@ -408,5 +435,18 @@ impl<'m, F: Flash<'m>> Weights<'m, F> {
             self.image.attention(layer)[(id.kind - SectionKind::AttnQ as u16) as usize]
         };
         (Unit::Tile, map.tile_place(id.unit as usize).1)
+    }
+}
+
+/// Copies a chunk of the image to the place where it stays.
+fn keep(image: &Image<'_>, chunk: &Chunk, bytes: &[u8], kept: &mut [u8]) {
+    if !chunk.is_ffn() {
+        return kept.copy_from_slice(bytes);
+    }
+    let expert = chunk.expert().unwrap_or(0);
+    let layout = image.ffn(chunk.layer as usize, expert).bundle;
+    let bundles = bytes.chunks_exact(layout.bytes());
+    for (bundle, kept) in bundles.zip(kept.chunks_exact_mut(layout.packed_bytes())) {
+        layout.pack(bundle, kept);
     }
 }

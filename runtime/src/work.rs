@@ -4,7 +4,7 @@ use spin::mutex::SpinMutex;
 use tessera_hal::Cores;
 use tessera_kernels::{Activations, BLOCK, Kernels};
 
-use crate::arena::{Arena, OutOfMemory};
+use crate::arena::{Arena, OutOfMemory, carved_bytes};
 use crate::budget::{Buffers, Sizes};
 use crate::limits::{JOBS_MAX, LANES_MAX};
 use crate::shape::Shape;
@@ -63,6 +63,16 @@ struct Row<'a> {
 }
 
 impl<'m> Inputs<'m> {
+    /// Bytes that [`Inputs::take`] carves.
+    pub fn bytes(tokens: usize, wide: usize) -> usize {
+        let blocks = tokens * wide.div_ceil(BLOCK);
+        carved_bytes(tokens * wide * size_of::<f32>())
+            + carved_bytes(tokens * wide)
+            + carved_bytes(blocks * size_of::<f32>())
+            + carved_bytes(blocks * size_of::<i32>())
+    }
+
+    /// Carves room for `tokens` tokens of `wide` columns.
     pub fn take(arena: &mut Arena<'m>, tokens: usize, wide: usize) -> Result<Self, OutOfMemory> {
         let blocks = tokens * wide.div_ceil(BLOCK);
         Ok(Inputs {

@@ -148,7 +148,8 @@ fn budget_lanes_and_flash_never_change_a_bit() {
         let image = Image::new_checked(&bytes, bytes.len() as u64).unwrap();
         for seed in 1..=12u64 {
             let lanes = 1 + (seed % 3) as usize;
-            let memory = least_bytes(&image, lanes) + bytes.len() * (seed % 4) as usize / 4;
+            let kept = Plan::new(&image, options(1 << 30, 1)).unwrap().kept_bytes as usize;
+            let memory = least_bytes(&image, lanes) + kept * (seed % 4) as usize / 4;
             let plan = Plan::new(&image, options(memory, lanes)).unwrap();
             let total_bytes = plan.budget.total_bytes().unwrap();
             assert!(total_bytes <= memory, "{total_bytes} of {memory}");
@@ -163,7 +164,7 @@ fn budget_lanes_and_flash_never_change_a_bit() {
             with_session(image, plan, &mut region, flash, &clock, seed, |session| {
                 let bits = all_bits(session, seed % 5 < 2);
                 assert!(bits == calm, "seed {seed} of {recipe:?}");
-                if plan.sizes.resident_bytes as u64 == plan.weight_bytes {
+                if plan.sizes.resident_bytes as u64 == plan.kept_bytes {
                     assert_eq!(session.stats().miss_bytes, 0);
                 } else {
                     assert!(session.stats().miss_bytes > 0);

@@ -160,6 +160,7 @@ fn memory_lanes_policy_and_order_never_change_a_bit() {
                 two_phase: seed % 3 == 0,
                 gap: seed as usize % 5,
                 reads: 1 + (seed as usize * 7) % 64,
+                guesses: (seed as usize * 5) % 64,
                 without: Without {
                     bundles: seed % 7 == 0,
                     cache: seed % 5 == 0,
@@ -169,7 +170,12 @@ fn memory_lanes_policy_and_order_never_change_a_bit() {
             let options = options(Mode::Predict, 1, 1 + (seed % 3) as usize);
             let options = PlanOptions { cold, ..options };
             let least = least_bytes(&image, options);
-            let memory_bytes = least + bytes.len() * (seed % 5) as usize / 8;
+            let roomy = PlanOptions {
+                memory_bytes: 1 << 30,
+                ..options
+            };
+            let kept_bytes = Plan::new(&image, roomy).unwrap().kept_bytes;
+            let memory_bytes = least + (kept_bytes * (seed % 5)) as usize / 8;
             let options = PlanOptions {
                 memory_bytes,
                 ..options
@@ -186,6 +192,36 @@ fn memory_lanes_policy_and_order_never_change_a_bit() {
             });
         }
     }
+}
+
+#[test]
+fn reads_ahead_shorten_waits_and_change_no_bit() {
+    let bytes = image_of(recipes()[0], Predictors::All);
+    let calm = calm_bits(&bytes, Mode::Predict);
+    let image = Image::new_checked(&bytes, bytes.len() as u64).unwrap();
+    let waits = [0, 48].map(|guesses| {
+        let options = options(Mode::Predict, 1, 2);
+        let cold = ColdOptions {
+            guesses,
+            hot_pct: 0,
+            ..options.cold
+        };
+        let options = PlanOptions { cold, ..options };
+        let roomy = PlanOptions {
+            memory_bytes: 1 << 30,
+            ..options
+        };
+        let kept_bytes = Plan::new(&image, roomy).unwrap().kept_bytes as usize;
+        let options = PlanOptions {
+            memory_bytes: least_bytes(&image, options) + kept_bytes / 4 * 3,
+            ..options
+        };
+        with_session(&bytes, options, Latency::UFS_3_1, 3, |session| {
+            assert!(decode(session).unwrap() == calm);
+            session.stats().stall_ns
+        })
+    });
+    assert!(waits[1] < waits[0], "{waits:?}");
 }
 
 #[test]

@@ -147,6 +147,18 @@ impl fmt::Display for Report {
         if let Some(cold) = &self.planned.cold {
             writeln!(f, "cold neurons: {cold}")?;
         }
+        if let Some(options) = &self.planned.suggestion {
+            let two_phase = if options.two_phase {
+                " --two-phase true"
+            } else {
+                ""
+            };
+            writeln!(
+                f,
+                "the planner would try: --hot {} --gap {}{two_phase} --reads {}",
+                options.hot_pct, options.gap, options.reads
+            )?;
+        }
         writeln!(
             f,
             "predicted at position {}, {}: {tokens_per_s:.2} tokens/s, bound by {} (profile: {})",

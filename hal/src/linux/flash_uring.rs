@@ -94,6 +94,19 @@ fn enter(ring: &mut IoUring, timed: bool, timeout_ns: u64) -> Result<(), i32> {
     }
 }
 
+/// A ring whose completions interrupt nobody: this side looks for them when it has the time
+/// (Linux 5.19), and on older kernels one whose completions do.
+fn new_ring(depth: u32) -> std::io::Result<IoUring> {
+    let mut calm = IoUring::builder();
+    calm.dontfork().setup_coop_taskrun().setup_taskrun_flag();
+    match calm.build(depth) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            IoUring::builder().dontfork().build(depth)
+        }
+        outcome => outcome,
+    }
+}
+
 /// Reads one page through a new ring: a kernel or sandbox may allow setting up a ring and nothing
 /// more.
 fn try_ring(ring: &mut IoUring, source: &Source) -> Result<(), i32> {
@@ -133,7 +146,7 @@ impl UringFlash {
         depth: usize,
         fixed: Option<&FixedRange>,
     ) -> Result<Self, (i32, Source)> {
-        let mut ring = match IoUring::builder().dontfork().build(depth as u32) {
+        let mut ring = match new_ring(depth as u32) {
             Ok(ring) => ring,
             Err(error) => return Err((error.raw_os_error().unwrap_or(libc::ENOSYS), source)),
         };
@@ -351,6 +364,13 @@ impl UringFlash {
     pub(crate) fn reap(&mut self) -> Option<(Read<'static>, Result<(), IoError>)> {
         if self.done.is_empty() {
             self.pump();
+            // Completions that the kernel holds back come with the next call.
+            let held_back = self.done.is_empty() && self.ring.submission().taskrun();
+            if held_back && self.dead.is_none() {
+                let _ = self.ring.submit();
+                self.settle();
+                self.pump();
+            }
             if !self.queued.is_empty() {
                 self.flush();
                 self.pump();

@@ -22,6 +22,7 @@ macro_rules! table {
             quantize_rows,
             matvec,
             matmul,
+            dot_group,
             down_group,
             down_group_many,
             dot,
@@ -52,6 +53,8 @@ macro_rules! table {
                 = generic::matvec::matvec::<narrow>;
             fn matmul(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32], scratch: &mut [u8])
                 = generic::matmul::matmul::<narrow, wide>;
+            fn dot_group(w: &NeuronRows<'_>, x: &Activations<'_>, out: &mut [f32])
+                = generic::dot_group::dot_group::<narrow>;
             fn down_group(w: &NeuronRows<'_>, h: &[f32], acc: &mut [f32], scratch: &mut [u8])
                 = generic::down::down_group::<narrow>;
             fn down_group_many(

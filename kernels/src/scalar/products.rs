@@ -6,7 +6,7 @@ use crate::check;
 use crate::math::f16_to_f32;
 use crate::pack::unpack_block;
 use crate::quantize::{block_scale, zero_code};
-use crate::view::{Activations, Rows};
+use crate::view::{Activations, NeuronRows, Rows};
 
 pub(super) fn matvec(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32]) {
     check::matvec(w, x, out);
@@ -19,6 +19,14 @@ pub(super) fn matmul(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32], scratch
     check::matmul(w, x, out, scratch);
     for (at, out) in out.iter_mut().enumerate() {
         *out = product(w, at / x.tokens(), x, at % x.tokens());
+    }
+}
+
+pub(super) fn dot_group(w: &NeuronRows<'_>, x: &Activations<'_>, out: &mut [f32]) {
+    check::dot_group(w, x, out);
+    for (row, out) in out.iter_mut().enumerate() {
+        let (codes, scales) = (w.codes()[row], w.scales()[row]);
+        *out = product(&Rows::new(w.ty(), 1, w.cols(), codes, scales), 0, x, 0);
     }
 }
 

@@ -1,7 +1,7 @@
 //! `matvec` and `matmul`.
 
 use super::*;
-use crate::Soon;
+use crate::{GROUP, NeuronRows, Soon};
 
 fn matvec(kernels: &Kernels, w: &Rows<'_>, x: &Inputs) -> Vec<f32> {
     let mut out = vec![f32::NAN; w.rows()];
@@ -31,6 +31,37 @@ fn matvec_agrees() {
                 for kernels in tables() {
                     let what = format!("{} {ty:?} {rows}x{cols}", kernels.name);
                     assert_same(&matvec(&kernels, &w.view(), &x), &want, &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn dot_group_is_matvec_of_rows_that_stand_anywhere() {
+    let mut random = Random::new(13);
+    for ty in WeightType::ALL {
+        for cols in COLS {
+            let cols = cols_of(ty, cols);
+            let w = Matrix::random(&mut random, ty, GROUP, cols);
+            let x = Inputs::random(&mut random, 1, cols);
+            let want = matvec(&Kernels::SCALAR, &w.view(), &x);
+            for len in [0, 1, 2, 3, 4, 7, GROUP] {
+                // Backwards: rows need not be in order.
+                let rows: Vec<usize> = (0..GROUP).rev().take(len).collect();
+                let mut group = NeuronRows::new(ty, cols);
+                rows.iter()
+                    .for_each(|&row| group.push(w.view().codes(row), w.view().scales(row)));
+                group.then(&w.codes[..]);
+                let want: Vec<f32> = rows.iter().map(|&row| want[row]).collect();
+                for kernels in tables() {
+                    let mut out = vec![f32::NAN; len];
+                    (kernels.dot_group)(&group, &x.view(), &mut out);
+                    assert_same(
+                        &out,
+                        &want,
+                        &format!("{} {ty:?} {len}x{cols}", kernels.name),
+                    );
                 }
             }
         }

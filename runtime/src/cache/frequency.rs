@@ -174,10 +174,6 @@ impl Policy for Frequency<'_> {
             .get(self.occupied.trailing_zeros() as usize)?
             .oldest()
     }
-
-    fn outranks(&self, resident: usize, guess: usize) -> bool {
-        self.score(resident) > self.score(guess)
-    }
 }
 
 /// `value * 2 ^ (-ticks / half_ticks)`, with a straight line between whole halvings.

@@ -166,16 +166,15 @@ impl<'m> Cache<'m> {
     /// must read the bundle as if it had been reserved.
     ///
     /// `None` if the bundle is here or coming, or if no slot is cheap enough for a guess: a free
-    /// slot is; so is the policy's victim, unless the policy holds it for the likelier of the two
-    /// or guesses have a sixteenth of all slots; and so is a slot with an older guess. Demands
-    /// evict the oldest guess instead of the policy's victim one time in sixteen, and while
-    /// guesses have more than their part.
+    /// slot is; so is the policy's victim, unless guesses have a sixteenth of all slots; and so is
+    /// a slot with an older guess. Demands evict the oldest guess instead of the policy's victim
+    /// one time in sixteen, and while guesses have more than their part.
     pub fn prefetch(&mut self, bundle: BundleIndex) -> Option<SlotIndex> {
         let index = bundle.0 as usize;
         if self.find(index).is_some() {
             return None;
         }
-        let slot = self.slot_for_guess(index)?;
+        let slot = self.slot_for_guess()?;
         self.start(slot, index);
         self.slots[slot].set_guess(true);
         self.n_guesses += 1;
@@ -232,6 +231,12 @@ impl<'m> Cache<'m> {
     pub fn is_present(&self, bundle: BundleIndex) -> bool {
         self.find(bundle.0 as usize)
             .is_some_and(|slot| self.slots[slot].state == State::PRESENT)
+    }
+
+    /// Whether `bundle` is here or coming only because it was guessed.
+    pub fn is_guess(&self, bundle: BundleIndex) -> bool {
+        self.find(bundle.0 as usize)
+            .is_some_and(|slot| self.slots[slot].is_guess())
     }
 
     /// The slot that holds `bundle` or waits for it.
@@ -330,17 +335,15 @@ impl<'m> Cache<'m> {
     }
 
     /// An empty slot in no list for a bundle that somebody might ask for.
-    fn slot_for_guess(&mut self, bundle: usize) -> Option<usize> {
+    fn slot_for_guess(&mut self) -> Option<usize> {
         if let Some(slot) = self.take_free() {
             return Some(slot);
         }
-        let mut slot = None;
-        if self.n_guesses < self.guesses_max() {
-            slot = self.rule.victim(&mut self.links, self.bundle_of);
-        }
-        let slot = slot
-            .filter(|&slot| !self.rule.outranks(self.bundle_of[slot] as usize, bundle))
-            .or(self.guesses.oldest())?;
+        let slot = match self.n_guesses < self.guesses_max() {
+            true => self.rule.victim(&mut self.links, self.bundle_of),
+            false => None,
+        };
+        let slot = slot.or(self.guesses.oldest())?;
         self.evict(slot);
         Some(slot)
     }

@@ -32,9 +32,6 @@ pub trait Policy {
 
     /// The idle slot that should be given up first. `bundle_of[slot]` is what a slot holds.
     fn victim(&mut self, links: &mut Links<'_>, bundle_of: &[u32]) -> Option<usize>;
-
-    /// Whether `resident`, the victim's bundle, is more likely to be wanted than `guess` is.
-    fn outranks(&self, resident: usize, guess: usize) -> bool;
 }
 
 /// The policy of a cache.
@@ -99,13 +96,6 @@ impl Policy for Rule<'_> {
             Rule::Frequency(rule) => rule.victim(links, bundle_of),
         }
     }
-
-    fn outranks(&self, resident: usize, guess: usize) -> bool {
-        match self {
-            Rule::Lru(rule) => rule.outranks(resident, guess),
-            Rule::Frequency(rule) => rule.outranks(resident, guess),
-        }
-    }
 }
 
 /// Least recently used: idle slots in the order in which they were let go.
@@ -133,10 +123,5 @@ impl Policy for Lru {
 
     fn victim(&mut self, _links: &mut Links<'_>, _bundle_of: &[u32]) -> Option<usize> {
         self.idle.oldest()
-    }
-
-    /// What would go next anyway has no claim against a guess.
-    fn outranks(&self, _resident: usize, _guess: usize) -> bool {
-        false
     }
 }

@@ -9,6 +9,7 @@ use core::ops::Range;
 use tessera_kernels::{GROUP, NeuronRows};
 
 use super::{Clusters, keep_alive};
+use crate::format::Bundles;
 use crate::work::Lane;
 
 /// Where more neurons of a group than this are needed, one product of all is cheaper than products
@@ -26,13 +27,13 @@ impl Clusters<'_> {
         partial: &mut [f32],
     ) {
         let (layout, tokens) = (&self.map.bundle, self.x.tokens());
-        let (k, reader) = (layout.neurons, layout.reader());
+        let k = layout.neurons;
+        let Bundles { reader, bytes } = self.bundles(neurons);
         let (gate, rest) = lane.floats.split_at_mut(GROUP * tokens);
         let (up, levels) = rest.split_at_mut(GROUP * tokens);
         let levels = &mut levels[..GROUP * tokens];
         partial.fill(0.0);
-        let groups = self.bytes(neurons);
-        for group in groups.chunks_exact(self.map.run_bytes(GROUP)) {
+        for group in bytes.chunks_exact(reader.run_bytes(GROUP)) {
             let rows = reader.view(group);
             let gate_rows = rows.gate.then(reader.up_codes(group));
             self.product(&gate_rows, gate, lane.bytes);
@@ -52,7 +53,7 @@ impl Clusters<'_> {
                 let up_rows = rows.up.then(reader.down_codes(group));
                 self.product(&up_rows, up, lane.bytes);
             } else {
-                for (index, bytes) in group.chunks_exact(layout.bytes()).enumerate() {
+                for (index, bytes) in group.chunks_exact(reader.run_bytes(k)).enumerate() {
                     let rows = reader.view(bytes).up;
                     for run in runs(needed, index * k..(index + 1) * k) {
                         let out = &mut up[run.start * tokens..run.end * tokens];

@@ -10,6 +10,8 @@ use super::field::{put_u32, u32_at};
 
 /// Bytes at the end of the first part that hold the checksums of the rest and of the first part.
 const CRC_BYTES: usize = 8;
+/// In memory, parts begin at multiples of this: lines of the caches.
+const LINE_BYTES: usize = 64;
 
 /// Layout of a bundle of k neurons over a residual stream of `dim` elements.
 ///
@@ -54,6 +56,7 @@ pub struct PartRanges {
 }
 
 /// Where each run of bytes begins.
+#[derive(Clone, Copy)]
 struct Places {
     gate_scales: usize,
     up_scales: usize,
@@ -64,14 +67,31 @@ struct Places {
     down_codes_end: usize,
 }
 
-/// A layout whose places are worked out.
+/// A layout whose places are worked out, for bundles as they stand in the image or, without what
+/// fills pages up, in memory.
+#[derive(Clone, Copy)]
 pub struct BundleReader {
     layout: BundleLayout,
     places: Places,
     bytes: usize,
 }
 
+/// Bundles of neighbouring neurons, and how to read them.
+#[derive(Clone, Copy)]
+pub struct Bundles<'a> {
+    /// Where their parts stand.
+    pub reader: BundleReader,
+    /// Whole bundles, one after the other.
+    pub bytes: &'a [u8],
+}
+
 impl BundleReader {
+    /// Bytes of `neurons` neurons, whole bundles.
+    #[inline]
+    pub const fn run_bytes(&self, neurons: usize) -> usize {
+        neurons / self.layout.neurons * self.bytes
+    }
+
     /// The matrices' rows of a whole bundle, or of several that follow each other.
     ///
     /// # Panics
@@ -91,6 +111,54 @@ impl BundleReader {
             up: rows(layout.up, p.up_codes, p.up_scales),
             down: rows(layout.down, p.down_codes, p.down_scales),
         }
+    }
+
+    /// Neurons of a bundle.
+    #[inline]
+    pub const fn neurons(&self) -> usize {
+        self.layout.neurons
+    }
+
+    /// Codes and scales of the gate row of neuron `index` of one bundle.
+    #[inline]
+    pub fn gate_row<'a>(&self, bundle: &'a [u8], index: usize) -> (&'a [u8], &'a [u8]) {
+        self.row(
+            bundle,
+            self.layout.gate,
+            [0, self.places.gate_scales],
+            index,
+        )
+    }
+
+    /// The same of its up row.
+    #[inline]
+    pub fn up_row<'a>(&self, bundle: &'a [u8], index: usize) -> (&'a [u8], &'a [u8]) {
+        let at = [self.places.up_codes, self.places.up_scales];
+        self.row(bundle, self.layout.up, at, index)
+    }
+
+    /// The same of its down column.
+    #[inline]
+    pub fn down_row<'a>(&self, bundle: &'a [u8], index: usize) -> (&'a [u8], &'a [u8]) {
+        let at = [self.places.down_codes, self.places.down_scales];
+        self.row(bundle, self.layout.down, at, index)
+    }
+
+    #[inline]
+    fn row<'a>(
+        &self,
+        bundle: &'a [u8],
+        ty: WeightType,
+        [codes, scales]: [usize; 2],
+        index: usize,
+    ) -> (&'a [u8], &'a [u8]) {
+        assert!(index < self.layout.neurons && bundle.len() == self.bytes);
+        let (code, scale) = (
+            ty.code_bytes(self.layout.dim),
+            ty.scale_bytes(self.layout.dim),
+        );
+        let of = |at: usize, bytes: usize| &bundle[at + index * bytes..][..bytes];
+        (of(codes, code), of(scales, scale))
     }
 
     /// The first parts of `bundles`, which follow each other, without what fills them up.
@@ -115,13 +183,14 @@ impl BundleReader {
 }
 
 impl BundleLayout {
-    const fn places(&self) -> Places {
+    /// Where everything stands if parts begin at multiples of `align`.
+    const fn places(&self, align: usize) -> Places {
         let (k, dim) = (self.neurons, self.dim);
         let gate_scales = k * self.gate.code_bytes(dim);
         let up_scales = gate_scales + k * self.gate.scale_bytes(dim);
         let down_scales = up_scales + k * self.up.scale_bytes(dim);
         let down_scales_end = down_scales + k * self.down.scale_bytes(dim);
-        let up_codes = (down_scales_end + CRC_BYTES).next_multiple_of(PAGE_BYTES);
+        let up_codes = (down_scales_end + CRC_BYTES).next_multiple_of(align);
         let down_codes = up_codes + k * self.up.code_bytes(dim);
         let down_codes_end = down_codes + k * self.down.code_bytes(dim);
         Places {
@@ -137,7 +206,7 @@ impl BundleLayout {
 
     /// Where the parts stand that are read one after the other.
     pub const fn parts(&self) -> PartRanges {
-        let p = self.places();
+        let p = self.places(PAGE_BYTES);
         PartRanges {
             first: 0..p.up_codes,
             up_codes: p.up_codes..p.down_codes,
@@ -147,12 +216,17 @@ impl BundleLayout {
 
     /// Bytes of the first part.
     pub const fn first_bytes(&self) -> usize {
-        self.places().up_codes
+        self.places(PAGE_BYTES).up_codes
     }
 
-    /// Bytes of a bundle.
+    /// Bytes of a bundle in the image.
     pub const fn bytes(&self) -> usize {
-        self.places().down_codes_end.next_multiple_of(PAGE_BYTES)
+        self.reader().bytes
+    }
+
+    /// Bytes of a bundle in memory.
+    pub const fn packed_bytes(&self) -> usize {
+        self.packed_reader().bytes
     }
 
     /// Bytes of a bundle that are weights.
@@ -169,11 +243,47 @@ impl BundleLayout {
 
     /// For many views.
     pub const fn reader(&self) -> BundleReader {
+        self.reader_of(PAGE_BYTES)
+    }
+
+    /// For views of bundles as they stay in memory.
+    pub const fn packed_reader(&self) -> BundleReader {
+        self.reader_of(LINE_BYTES)
+    }
+
+    const fn reader_of(&self, align: usize) -> BundleReader {
+        let places = self.places(align);
         BundleReader {
             layout: *self,
-            places: self.places(),
-            bytes: self.bytes(),
+            places,
+            bytes: places.down_codes_end.next_multiple_of(align),
         }
+    }
+
+    /// Copies a bundle of the image into the place that it has in memory.
+    pub fn pack(&self, bundle: &[u8], packed: &mut [u8]) {
+        let (first, rest) = bundle.split_at(self.first_bytes());
+        self.pack_first(first, packed);
+        self.pack_rest(rest, packed);
+    }
+
+    /// The same of the first part: its rows, and the checksum of the rest.
+    pub fn pack_first(&self, first: &[u8], packed: &mut [u8]) {
+        let end = self.places(LINE_BYTES).down_scales_end;
+        packed[..end].copy_from_slice(&first[..end]);
+        packed[end..end + CRC_BYTES].copy_from_slice(&first[first.len() - CRC_BYTES..]);
+    }
+
+    /// The same of the second part.
+    pub fn pack_rest(&self, rest: &[u8], packed: &mut [u8]) {
+        let p = self.places(LINE_BYTES);
+        let codes = &mut packed[p.up_codes..p.down_codes_end];
+        codes.copy_from_slice(&rest[..codes.len()]);
+    }
+
+    /// True if `rest` is the second part that belongs to the first part that was packed.
+    pub fn rest_fits(&self, packed: &[u8], rest: &[u8], crc32c: fn(u32, &[u8]) -> u32) -> bool {
+        crc32c(0, rest) == u32_at(packed, self.places(LINE_BYTES).down_scales_end)
     }
 
     /// Puts neuron `index`'s rows, codes and scales of each matrix, in their places.
@@ -192,7 +302,7 @@ impl BundleLayout {
         (codes, scales): (&[u8], &[u8]),
     ) {
         assert!(index < self.neurons, "neuron {index} of {}", self.neurons);
-        let p = self.places();
+        let p = self.places(PAGE_BYTES);
         let ty = [self.gate, self.up, self.down][which];
         let codes_at = [0, p.up_codes, p.down_codes][which];
         let scales_at = [p.gate_scales, p.up_scales, p.down_scales][which];
@@ -215,7 +325,8 @@ impl BundleLayout {
     /// True if this is the bundle that belongs at `offset`, and both its checksums are right.
     pub fn is_intact(&self, bundle: &[u8], offset: u64, crc32c: fn(u32, &[u8]) -> u32) -> bool {
         let (first, rest) = bundle.split_at(self.first_bytes());
-        self.first_is_intact(first, offset, crc32c) && self.rest_is_intact(first, rest, crc32c)
+        let rest_crc = u32_at(first, first.len() - CRC_BYTES);
+        self.first_is_intact(first, offset, crc32c) && crc32c(0, rest) == rest_crc
     }
 
     /// The same of the first part alone.
@@ -228,11 +339,6 @@ impl BundleLayout {
         let at = first.len() - CRC_BYTES;
         let seed = checksum_of_offset(offset, crc32c);
         crc32c(seed, &first[..at + 4]) == u32_at(first, at + 4)
-    }
-
-    /// True if `rest` is the second part that belongs to the intact first part `first`.
-    pub fn rest_is_intact(&self, first: &[u8], rest: &[u8], crc32c: fn(u32, &[u8]) -> u32) -> bool {
-        crc32c(0, rest) == u32_at(first, first.len() - CRC_BYTES)
     }
 }
 
@@ -288,6 +394,23 @@ mod tests {
             assert_eq!(parts.down.scales(index), [15 + step; 4]);
         }
         assert!(layout.is_intact(&bundle, 4096, crc32c));
+
+        let mut packed = [0; 320];
+        assert_eq!(layout.packed_bytes(), packed.len());
+        layout.pack(&bundle, &mut packed);
+        let here = layout.packed_reader().view(&packed);
+        for index in 0..2 {
+            for (here, there) in [
+                (here.gate, parts.gate),
+                (here.up, parts.up),
+                (here.down, parts.down),
+            ] {
+                assert_eq!(here.codes(index), there.codes(index));
+                assert_eq!(here.scales(index), there.scales(index));
+            }
+        }
+        assert!(layout.rest_fits(&packed, &bundle[4096..], crc32c));
+        assert!(!layout.rest_fits(&packed, &bundle[..4096], crc32c));
         assert!(!layout.is_intact(&bundle, 0, crc32c));
         for at in 0..bundle.len() {
             bundle[at] ^= 1;

@@ -268,6 +268,12 @@ impl<'a> Image<'a> {
         }
         let map = self.ffn_at(entry);
         let neurons = shape.bundle_neurons as u64;
+        // Before sizes are computed in usize, which may have 32 bits.
+        let types = [map.bundle.gate, map.bundle.up, map.bundle.down];
+        let row_bytes = types.map(|ty| ty.row_bytes(shape.dim) as u64);
+        let weight_bytes = row_bytes.iter().sum::<u64>().saturating_mul(neurons);
+        let largest = weight_bytes.min(UNIT_BYTES_MAX as u64);
+        self.check_field(entry, "bundle bytes", weight_bytes, largest)?;
         self.check_field(entry, "bundle neurons", section.unit_rows as u64, neurons)?;
         let first = map.bundle.first_bytes() as u64;
         self.check_field(entry, "first part", section.first_bytes as u64, first)?;

@@ -1,8 +1,8 @@
 //! Plans with a cold segment: what stays, what has slots.
 
-use super::{Draft, Plan, STREAM_SLOTS, STREAM_SLOTS_MIN};
+use super::{Draft, Plan, STREAM_SLOTS_MIN};
 use crate::chunk::{Cut, for_each_chunk};
-use crate::format::{BundleLayout, Image, SectionKind};
+use crate::format::{Image, SectionKind};
 use crate::limits::{COLD_READS_MAX, COLD_RUN_MAX, FEW_TOKENS_MAX};
 use crate::sparse::{ColdSizes, SparseSizes, predictor_sizes};
 
@@ -10,18 +10,19 @@ use crate::sparse::{ColdSizes, SparseSizes, predictor_sizes};
 /// cheaper than two.
 const COLD_READ_BYTES: usize = 64 << 10;
 
-/// Bytes of the first `clusters` clusters of all feed-forward sections.
+/// Bytes that the first `clusters` clusters of all feed-forward sections take in memory.
 pub fn prefix_bytes(image: &Image<'_>, clusters: usize) -> u64 {
     let shape = image.shape();
     let neurons = clusters
         .saturating_mul(shape.cluster_neurons)
         .min(shape.ffn_dim);
     sections(image)
-        .map(|(layer, expert)| image.ffn(layer, expert).run_bytes(neurons) as u64)
+        .map(|(layer, expert)| image.ffn(layer, expert).bundle)
+        .map(|bundle| bundle.packed_reader().run_bytes(neurons) as u64)
         .sum()
 }
 
-/// Bytes of all feed-forward sections.
+/// Bytes that all feed-forward sections take in memory.
 pub fn ffn_bytes(image: &Image<'_>) -> u64 {
     prefix_bytes(image, usize::MAX)
 }
@@ -74,11 +75,18 @@ impl Draft<'_> {
     ) -> Option<SparseSizes> {
         let (image, shape, options) = (self.image, self.image.shape(), self.options.cold);
         let (predictor_bytes, rank) = predictor_sizes(image)?;
-        let bundles = sections(image).map(|(layer, expert)| image.ffn(layer, expert).bundle);
-        let slot_bytes = bundles.map(|bundle: BundleLayout| bundle.bytes()).max()?;
+        let bundles = || sections(image).map(|(layer, expert)| image.ffn(layer, expert).bundle);
+        let bundle_bytes = bundles().map(|bundle| bundle.bytes()).max()?;
+        let slot_bytes = bundles().map(|bundle| bundle.packed_bytes()).max()?;
         // Without bundles a neuron takes two commands at once.
         let reads_min = 1 + usize::from(options.without.bundles);
-        let run = (COLD_READ_BYTES / slot_bytes).clamp(1, COLD_RUN_MAX);
+        let n_reads = options.reads.clamp(reads_min, COLD_READS_MAX);
+        let guesses = match options.without.cache || options.without.pipeline {
+            // Nobody knows which expert the next layer will use.
+            false if shape.n_experts == 0 => options.guesses.min(n_reads - 1),
+            _ => 0,
+        };
+        let run = (COLD_READ_BYTES / bundle_bytes).clamp(1, COLD_RUN_MAX);
         Some(SparseSizes {
             tokens: batch.min(FEW_TOKENS_MAX),
             hot_clusters,
@@ -89,8 +97,10 @@ impl Draft<'_> {
                 n_slots,
                 slot_bytes,
                 policy: options.policy,
-                n_reads: options.reads.clamp(reads_min, COLD_READS_MAX),
-                read_bytes: run * slot_bytes,
+                n_reads,
+                guesses,
+                read_bytes: run * bundle_bytes,
+                run_bundles: run,
                 gap: options.gap,
                 two_phase: options.two_phase || options.without.bundles,
                 without: options.without,
@@ -110,20 +120,20 @@ impl Draft<'_> {
         let whole = plan(
             batch_max,
             STREAM_SLOTS_MIN,
-            self.weight_bytes,
+            self.kept_bytes,
             all_clusters,
             0,
         );
         if whole.fits(memory_bytes) {
             return Some(whole);
         }
-        let n_slots = (memory_bytes / 8 / self.slot_bytes).clamp(STREAM_SLOTS_MIN, STREAM_SLOTS);
+        let n_slots = self.stream_slots();
         let (batch, empty) = self.largest_batch(batch_max, logits_rows, n_slots);
         if !empty.fits(memory_bytes) {
             return None;
         }
         let left = (memory_bytes - empty.total_bytes()) as u64;
-        let fixed = self.weight_bytes - ffn_bytes(self.image);
+        let fixed = self.kept_bytes - ffn_bytes(self.image);
         let Some(left) = left.checked_sub(fixed) else {
             return Some(plan(batch, n_slots, left / 64 * 64, 0, self.slots_min()));
         };

@@ -19,6 +19,8 @@ pub struct ColdWish {
     pub gap: Option<usize>,
     /// Reads in flight.
     pub reads: Option<usize>,
+    /// Reads in flight up to which more are begun for the next layer.
+    pub guesses: Option<usize>,
     /// What is left out, for comparison.
     pub without: Without,
 }
@@ -41,6 +43,7 @@ impl ColdWish {
             two_phase: self.two_phase.unwrap_or(options.two_phase),
             gap: self.gap.unwrap_or(options.gap),
             reads: self.reads.unwrap_or(options.reads),
+            guesses: self.guesses.unwrap_or(options.guesses),
             without: self.without,
         }
     }

@@ -32,9 +32,10 @@ pub fn sparse_model(
         bundle_neurons: bundle.neurons as u32,
         first_bytes: bundle.first_bytes() as u32,
         bundle_bytes: bundle.bytes() as u32,
+        kept_bytes: bundle.packed_bytes() as u32,
         depth_max: sparse.cold.n_reads as u32,
         policy: sparse.cold.policy,
-        run_max: (sparse.cold.read_bytes / sparse.cold.slot_bytes) as u32,
+        run_max: sparse.cold.run_bundles as u32,
         row_multiply_adds: shape.dim as u32,
         alive_share: precision,
     };

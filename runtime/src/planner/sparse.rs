@@ -34,8 +34,10 @@ pub struct Layout {
     pub bundle_neurons: u32,
     /// Bytes of a bundle's first part, with the gate rows: whole pages.
     pub first_bytes: u32,
-    /// Bytes of a bundle, on flash and in memory: whole pages.
+    /// Bytes of a bundle on flash: whole pages.
     pub bundle_bytes: u32,
+    /// Bytes of a bundle in memory.
+    pub kept_bytes: u32,
     /// Scattered reads that may be in flight at once.
     pub depth_max: u32,
     /// Which bundle leaves the cache.
@@ -160,7 +162,7 @@ impl SparseModel {
         let bundles = u64::from(split.prefix_bundles) + u64::from(split.cache_bundles);
         bundles
             .checked_mul(u64::from(layout.sections))?
-            .checked_mul(u64::from(layout.bundle_bytes))?
+            .checked_mul(u64::from(layout.kept_bytes))?
             .checked_add(self.fixed_bytes)
     }
 
@@ -192,7 +194,7 @@ impl SparseModel {
             }
         };
         let rows = self.rows(split, prefix);
-        let row_bytes = f64::from(layout.bundle_bytes) / (3.0 * neurons_a_bundle);
+        let row_bytes = f64::from(layout.kept_bytes) / (3.0 * neurons_a_bundle);
         let flash_bytes = reads.sequential_bytes + reads.random_bytes;
         let flash_reads = reads.random_reads + reads.sequential_reads;
         let mean_bytes = flash_bytes / flash_reads.max(1.0);

@@ -30,6 +30,7 @@ fn model(choice: NeuronChoice) -> SparseModel {
         bundle_neurons: 1,
         first_bytes: 4096,
         bundle_bytes: 8192,
+        kept_bytes: 8192,
         depth_max: 64,
         policy: PolicyKind::Lru,
         run_max: 16,

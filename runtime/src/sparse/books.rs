@@ -16,14 +16,19 @@ pub struct ColdSizes {
     pub n_bundles: usize,
     /// Slots of one bundle each.
     pub n_slots: usize,
-    /// Bytes of a slot.
+    /// Bytes of a slot: of a bundle in memory.
     pub slot_bytes: usize,
     /// Which bundle is given up.
     pub policy: PolicyKind,
     /// Reads in flight.
     pub n_reads: usize,
+    /// Reads in flight up to which more are begun for the next section, on a guess; fewer than
+    /// `n_reads`, 0 for none.
+    pub guesses: usize,
     /// Bytes of one read, at most.
     pub read_bytes: usize,
+    /// Bundles of one read, at most.
+    pub run_bundles: usize,
     /// Bundles that nobody asked for are read along where no more of them lie between two that are
     /// read: another command would cost more.
     pub gap: usize,
@@ -125,13 +130,12 @@ impl Books<'_> {
     ) -> bool {
         let (layout, size) = (map.bundle, map.bundle.bytes());
         let offset = |bit: usize| map.offset + (flight.first as usize + bit) as u64 * size as u64;
-        let first_bytes = layout.first_bytes();
         let intact = |bit: usize| match flight.part {
             Part::Whole => layout.is_intact(&bytes[bit * size..][..size], offset(bit), crc32c),
             Part::First => layout.first_is_intact(bytes, offset(0), crc32c),
             Part::Rest => {
                 let slot = slots.read(self.slot_of(flight, n_bundles, 0));
-                layout.rest_is_intact(&slot[..first_bytes], bytes, crc32c)
+                layout.rest_fits(&slot, bytes, crc32c)
             }
         };
         if !bits(flight.wanted).all(intact) {
@@ -141,9 +145,9 @@ impl Books<'_> {
             let slot = self.slot_of(flight, n_bundles, bit);
             let mut target = slots.write(slot);
             match flight.part {
-                Part::Whole => target[..size].copy_from_slice(&bytes[bit * size..][..size]),
-                Part::First => target[..first_bytes].copy_from_slice(bytes),
-                Part::Rest => target[first_bytes..size].copy_from_slice(bytes),
+                Part::Whole => layout.pack(&bytes[bit * size..][..size], &mut target),
+                Part::First => layout.pack_first(bytes, &mut target),
+                Part::Rest => layout.pack_rest(bytes, &mut target),
             }
             if flight.part != Part::Rest {
                 self.cache.arrived(SlotIndex(slot as u32));
@@ -174,7 +178,7 @@ impl Books<'_> {
 
     /// Drops the places that a cluster holds.
     pub fn release(&mut self, cluster: &mut Cluster<'_>) {
-        for place in cluster.places.iter_mut() {
+        for place in &mut cluster.places[..cluster.n_needed] {
             if *place < RESIDENT {
                 self.cache.release(SlotIndex(*place & !AWAITED));
             }

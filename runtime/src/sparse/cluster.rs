@@ -6,8 +6,10 @@ use tessera_hal::Slots;
 use tessera_hal::slots::SlotRead;
 use tessera_kernels::{Activation, Activations, GROUP, Kernels, NeuronRows, Rows};
 
-use crate::format::{FfnMap, Predictor};
+use crate::format::{BundleReader, FfnMap, Predictor};
 use crate::work::Lane;
+
+use super::foresight::Ahead;
 
 /// Place of a bundle that no token needs.
 pub const NOWHERE: u32 = u32::MAX;
@@ -22,7 +24,11 @@ pub struct Cluster<'a> {
     pub first: usize,
     /// (neurons,): bit `t` is set where token `t` needs the neuron.
     pub masks: &'a mut [u8],
-    /// (bundles,): where each stands.
+    /// Bundles that tokens need.
+    pub n_needed: usize,
+    /// (bundles,): which they are, in ascending order.
+    pub needed: &'a mut [u32],
+    /// (bundles,): where each of them stands.
     pub places: &'a mut [u32],
     /// (neurons, tokens): scores, then gate products.
     pub gates: &'a mut [f32],
@@ -31,6 +37,31 @@ pub struct Cluster<'a> {
 }
 
 impl Cluster<'_> {
+    /// Notes which bundles are needed, `k` neurons each: those of which a mask is set.
+    fn list_needed(&mut self, k: usize) {
+        self.n_needed = 0;
+        for (bundle, masks) in self.masks.chunks_exact(k).enumerate() {
+            self.needed[self.n_needed] = bundle as u32;
+            self.places[self.n_needed] = NOWHERE;
+            self.n_needed += usize::from(masks.iter().any(|&mask| mask != 0));
+        }
+    }
+
+    /// Where `bundle` is in the list of those that are needed.
+    pub fn position(&self, bundle: usize) -> Option<usize> {
+        let needed = &self.needed[..self.n_needed];
+        needed.binary_search(&(bundle as u32)).ok()
+    }
+
+    /// Ends of the runs of needed bundles, from `at` on, whose neurons are of one group.
+    pub fn group_end(&self, at: usize, k: usize) -> usize {
+        let group = |bundle: u32| bundle as usize * k / GROUP;
+        let first = group(self.needed[at]);
+        let mut others = self.needed[at..self.n_needed].iter();
+        let count = others.position(|&bundle| group(bundle) != first);
+        count.map_or(self.n_needed, |count| at + count)
+    }
+
     /// True if a token needs a neuron of bundle `bundle` of this cluster; `k` neurons a bundle.
     pub fn needs(&self, bundle: usize, k: usize) -> bool {
         self.masks[bundle * k..][..k].iter().any(|&mask| mask != 0)
@@ -41,6 +72,8 @@ impl Cluster<'_> {
 pub struct Stages<'a> {
     /// Its bundles.
     pub map: FfnMap,
+    /// How they stand in memory.
+    pub reader: BundleReader,
     /// Those that never leave memory: a prefix.
     pub resident: &'a [u8],
     /// Those in the cache.
@@ -51,14 +84,21 @@ pub struct Stages<'a> {
     pub activation: Activation,
     /// The tokens.
     pub x: &'a Activations<'a>,
-    /// Which neurons a token needs; `None`: all.
-    pub predictor: Option<(Predictor<'a>, Activations<'a>)>,
+    /// Which neurons a token needs.
+    pub predictor: Second<'a>,
+    /// Which neurons it is likely to need in the next section.
+    pub next: Option<Second<'a>>,
 }
 
+/// A predictor, and what its first layer gave: inputs of its second layer (tokens, rank).
+pub type Second<'a> = (Predictor<'a>, Activations<'a>);
+
 /// The bytes of a bundle, kept from being evicted by their user.
-enum Held<'a> {
+pub enum Held<'a> {
+    /// It never leaves memory.
     Resident(&'a [u8]),
-    Slot(SlotRead<'a>),
+    /// The slot, and how many of its bytes are the bundle's.
+    Slot(SlotRead<'a>, usize),
 }
 
 impl Deref for Held<'_> {
@@ -67,7 +107,7 @@ impl Deref for Held<'_> {
     fn deref(&self) -> &[u8] {
         match self {
             Held::Resident(bytes) => bytes,
-            Held::Slot(bytes) => bytes,
+            Held::Slot(slot, bytes) => &slot[..*bytes],
         }
     }
 }
@@ -90,16 +130,18 @@ impl<'a> Stages<'a> {
         self.x.tokens()
     }
 
-    fn hold(&self, cluster: &Cluster<'_>, bundle: usize) -> Held<'a> {
-        let bytes = self.map.bundle.bytes();
-        match cluster.places[bundle] {
+    /// Keeps a needed bundle, which has its place, from being evicted.
+    pub fn hold(&self, cluster: &Cluster<'_>, at: usize) -> Held<'a> {
+        let bundle = cluster.needed[at] as usize;
+        let bytes = self.reader.run_bytes(self.map.bundle.neurons);
+        match cluster.places[at] {
             RESIDENT => {
                 let index = cluster.first / self.map.bundle.neurons + bundle;
                 Held::Resident(&self.resident[index * bytes..][..bytes])
             }
             place => {
                 assert!(place < AWAITED, "bundle {bundle} has place {place:#x}");
-                Held::Slot(self.slots.read(place as usize))
+                Held::Slot(self.slots.read(place as usize), bytes)
             }
         }
     }
@@ -114,38 +156,61 @@ impl<'a> Stages<'a> {
 
     /// Pred: `masks` of the cluster.
     pub fn predict(&self, cluster: &mut Cluster<'_>, lane: &mut Lane<'_>) {
-        let tokens = self.tokens();
-        let neurons = cluster.masks.len();
-        let Some((predictor, low)) = &self.predictor else {
-            return cluster.masks.fill(u8::MAX >> (8 - tokens));
-        };
-        let rows = predictor.second.slice(cluster.first, neurons);
-        self.product(&rows, low, cluster.gates, lane.bytes);
-        let bias = &predictor.bias[cluster.first..][..neurons];
-        let scores = cluster.gates.chunks_exact(tokens);
+        let first = cluster.first;
+        let bias = self.scores(&self.predictor, first, cluster.gates, lane.bytes);
+        let scores = cluster.gates.chunks_exact(self.tokens());
         for ((mask, scores), bias) in cluster.masks.iter_mut().zip(scores).zip(bias) {
             let bits = scores.iter().rev();
             *mask = bits.fold(0, |mask, score| mask << 1 | u8::from(score + bias > 0.0));
         }
+        cluster.list_needed(self.map.bundle.neurons);
+    }
+
+    /// Scores (neurons, tokens) from neuron `first` on, without the bias, which is returned.
+    fn scores<'p>(
+        &self,
+        (predictor, low): &Second<'p>,
+        first: usize,
+        out: &mut [f32],
+        scratch: &mut [u8],
+    ) -> &'p [f32] {
+        let neurons = out.len() / self.tokens();
+        self.product(&predictor.second.slice(first, neurons), low, out, scratch);
+        &predictor.bias[first..first + neurons]
+    }
+
+    /// Notes which bundles of a cluster of the next section a token is likely to need.
+    pub fn foresee(&self, ahead: &mut Ahead<'_>, lane: &mut Lane<'_>) {
+        let Some(next) = &self.next else { return };
+        let (k, tokens) = (self.map.bundle.neurons, self.tokens());
+        let at_once = lane.floats.len() / (GROUP * tokens) * GROUP / k;
+        let mut first = ahead.first;
+        for likely in ahead.likely.chunks_mut(at_once) {
+            let scores = &mut lane.floats[..likely.len() * k * tokens];
+            let bias = self.scores(next, first, scores, lane.bytes);
+            let bundles = scores.chunks_exact(k * tokens).zip(bias.chunks_exact(k));
+            for (likely, (scores, bias)) in likely.iter_mut().zip(bundles) {
+                let mut all = scores.chunks_exact(tokens).zip(bias);
+                let any = all.any(|(scores, bias)| scores.iter().any(|score| score + bias > 0.0));
+                *likely = u8::from(any);
+            }
+            first += likely.len() * k;
+        }
+        ahead.is_known = true;
     }
 
     /// GC: gate products of the needed neurons; those that are dead for all tokens are no longer
     /// needed.
     pub fn gate(&self, cluster: &mut Cluster<'_>, lane: &mut Lane<'_>) {
+        if self.tokens() == 1 {
+            return self.gate_one(cluster, lane);
+        }
         let (k, tokens) = (self.map.bundle.neurons, self.tokens());
-        let reader = self.map.bundle.reader();
-        let bundles = cluster.places.len();
-        let next_needed = |cluster: &Cluster<'_>, from: usize| {
-            (from..bundles).find(|&bundle| cluster.places[bundle] != NOWHERE)
-        };
-        let mut next = next_needed(cluster, 0).map(|bundle| (bundle, self.hold(cluster, bundle)));
-        while let Some((bundle, bytes)) = next {
-            next = next_needed(cluster, bundle + 1).map(|next| (next, self.hold(cluster, next)));
-            let mut rows = reader.view(&bytes).gate;
-            if let Some((_, next)) = &next {
-                rows = rows.then(reader.firsts(next));
-            }
-            let first = bundle * k;
+        let reader = &self.reader;
+        for at in 0..cluster.n_needed {
+            let bytes = self.hold(cluster, at);
+            let rows = reader.view(&bytes).gate;
+            let first = cluster.needed[at] as usize * k;
             for run in runs(first..first + k, |neuron| cluster.masks[neuron] != 0) {
                 let rows = rows.slice(run.start - first, run.len());
                 let out = &mut cluster.gates[run.start * tokens..run.end * tokens];
@@ -161,7 +226,7 @@ impl<'a> Stages<'a> {
 
     /// Gate products (tokens,) of one neuron that a token does not need are zero; a neuron that is
     /// dead for all tokens is needed no longer.
-    fn bury(&self, mask: &mut u8, gates: &mut [f32]) {
+    pub fn bury(&self, mask: &mut u8, gates: &mut [f32]) {
         let relu = matches!(self.activation, Activation::Relu | Activation::ReluBoth);
         let mut alive = false;
         for (t, gate) in gates.iter_mut().enumerate() {
@@ -180,18 +245,25 @@ impl<'a> Stages<'a> {
     /// UDC: `partial` = the down sum of the alive neurons, in index order.
     pub fn finish(&self, cluster: &mut Cluster<'_>, lane: &mut Lane<'_>) {
         cluster.partial.fill(0.0);
-        for start in (0..cluster.masks.len()).step_by(GROUP) {
-            self.finish_group(cluster, start, lane);
+        if self.tokens() == 1 {
+            return self.finish_one(cluster, lane);
+        }
+        let mut at = 0;
+        while at < cluster.n_needed {
+            let end = cluster.group_end(at, self.map.bundle.neurons);
+            self.finish_group(cluster, at..end, lane);
+            at = end;
         }
     }
 
-    fn finish_group(&self, cluster: &mut Cluster<'_>, start: usize, lane: &mut Lane<'_>) {
+    fn finish_group(&self, cluster: &mut Cluster<'_>, group: Range<usize>, lane: &mut Lane<'_>) {
         let (layout, tokens) = (&self.map.bundle, self.tokens());
-        let (k, reader) = (layout.neurons, layout.reader());
+        let (k, reader) = (layout.neurons, &self.reader);
         let mut held: heapless::Vec<(usize, Held<'_>), GROUP> = heapless::Vec::new();
-        for bundle in start / k..(start + GROUP) / k {
-            if cluster.places[bundle] != NOWHERE && cluster.needs(bundle, k) {
-                let _ = held.push((bundle, self.hold(cluster, bundle)));
+        for at in group {
+            let bundle = cluster.needed[at] as usize;
+            if cluster.needs(bundle, k) {
+                let _ = held.push((bundle, self.hold(cluster, at)));
             }
         }
         if held.is_empty() {

@@ -9,6 +9,9 @@
 
 mod books;
 mod cluster;
+mod foresight;
+mod guess;
+mod one;
 mod owner;
 mod predictors;
 mod team;
@@ -27,7 +30,7 @@ pub use window::bytes as window_bytes;
 
 use crate::arena::{Arena, OutOfMemory, carved_bytes};
 use crate::format::Image;
-use crate::limits::{FEW_TOKENS_MAX, JOBS_MAX};
+use crate::limits::JOBS_MAX;
 use crate::pipeline::Pipeline;
 use crate::product::Machine;
 use crate::shape::Shape;
@@ -36,6 +39,7 @@ use crate::weights::{Weights, WeightsError};
 use crate::work::Lanes;
 
 use cluster::Stages;
+use foresight::Foresight;
 use owner::{Owner, Place};
 use team::Team;
 use window::Window;
@@ -59,13 +63,13 @@ impl SparseSizes {
     /// Bytes of predictors and of what their first layers give.
     pub fn predictors_bytes(&self, shape: &Shape) -> usize {
         let sections = shape.n_layers * shape.n_ffns();
-        let wide = self.rank * FEW_TOKENS_MAX;
-        let blocks = FEW_TOKENS_MAX * self.rank.div_ceil(tessera_kernels::BLOCK);
         carved_bytes((sections + 1) * size_of::<u64>())
             + carved_bytes(self.predictor_bytes)
-            + 2 * carved_bytes(wide * size_of::<f32>())
-            + carved_bytes(wide)
-            + 2 * carved_bytes(blocks * size_of::<f32>())
+            + predictors::room_bytes(self.rank)
+            + match self.cold.guesses {
+                0 => 0,
+                _ => foresight::bytes(shape),
+            }
     }
 }
 
@@ -76,6 +80,7 @@ pub struct Sparse<'m> {
     /// Slots and books; the bytes of the cold segment.
     pub cold: Cold<'m>,
     window: Window<'m>,
+    foresight: Option<Foresight<'m>>,
 }
 
 /// One section to compute.
@@ -101,6 +106,10 @@ impl<'m> Sparse<'m> {
             predictors: Predictors::take(arena, image, bytes, rank)?,
             cold: Cold::take(arena, sizes.cold)?,
             window: Window::take(arena, image.shape(), sizes.tokens)?,
+            foresight: match sizes.cold.guesses {
+                0 => None,
+                _ => Some(Foresight::take(arena, image.shape())?),
+            },
         })
     }
 
@@ -118,10 +127,27 @@ impl<'m> Sparse<'m> {
 
     /// A pass begins.
     pub fn begin_pass(&mut self) {
+        if let Some(foresight) = &mut self.foresight {
+            foresight.begin_pass();
+        }
         if self.sizes.cold.without.cache {
             let cache = &mut self.cold.books.cache;
             cache.set_limit(0);
             cache.set_limit(self.sizes.cold.n_slots);
+        }
+    }
+
+    /// Before a section that is not the last one: the residual stream `x` (tokens, dim) as it is,
+    /// and the weight of the next section's norm.
+    pub fn look_ahead<C: Cores, K>(
+        &mut self,
+        machine: &Machine<'_, C, K>,
+        x: &[f32],
+        weight: &[f32],
+        eps: f32,
+    ) {
+        if let Some(foresight) = &mut self.foresight {
+            foresight.expect(machine.cores, machine.kernels, x, weight, eps);
         }
     }
 
@@ -144,23 +170,31 @@ impl<'m> Sparse<'m> {
         let (map, x) = (weights.image.ffn(section.layer, section.expert), section.x);
         let index = section.layer * shape.n_ffns() + section.expert;
         let prefix = self.sizes.hot_clusters * shape.cluster_neurons;
-        let prefix = map.run_bytes(prefix.min(shape.ffn_dim));
-        let (image, stream, resident) = weights.split(map.offset, prefix);
-        let predictor = self.predictors.begin(machine, lanes, index, map.neurons, x);
+        let prefix = prefix.min(shape.ffn_dim);
+        let (image, stream, resident) = weights.split(&map, prefix);
+        let (mut worth, mut expected) = match &mut self.foresight {
+            Some(foresight) => foresight.begin(index, shape.dim),
+            None => (None, None),
+        };
+        let next = expected.as_ref().map(|next| (next.section, &next.x));
+        let predictors = &mut self.predictors;
+        let (predictor, next) = predictors.begin(machine, lanes, map.neurons, (index, x), next);
         let stages = Stages {
             map,
-            resident,
+            reader: resident.reader,
+            resident: resident.bytes,
             slots: &self.cold.slots,
             kernels: machine.kernels,
             activation: shape.activation,
             x,
-            predictor: Some(predictor),
+            predictor,
+            next,
         };
         let map_of = |section: usize| image.ffn(section / shape.n_ffns(), section % shape.n_ffns());
         let place = Place {
             section: index,
             n_bundles: shape.ffn_dim / map.bundle.neurons,
-            resident: prefix / map.bundle.bytes(),
+            resident: prefix / map.bundle.neurons,
             cluster_bundles: shape.cluster_neurons / map.bundle.neurons,
             map_of: &map_of,
             crc32c: machine.kernels.crc32c,
@@ -171,7 +205,13 @@ impl<'m> Sparse<'m> {
         while from < shape.n_clusters() {
             let to = (from + JOBS_MAX).min(shape.n_clusters());
             let clusters = self.window.clusters(&shape, from..to, x.tokens(), partials);
-            let pipeline = SpinMutex::new(Pipeline::new(clusters.len(), overlaps));
+            let first_cold = from.max(self.sizes.hot_clusters);
+            let (ahead, guesses) = match &mut expected {
+                Some(next) => next.clusters(&shape, first_cold..to),
+                None => Default::default(),
+            };
+            let pipeline = Pipeline::new(clusters.len(), ahead.len(), overlaps);
+            let pipeline = SpinMutex::new(pipeline);
             let owner = SpinMutex::new(Owner {
                 stream: &mut *stream,
                 books: &mut self.cold.books,
@@ -179,7 +219,11 @@ impl<'m> Sparse<'m> {
                 place: &place,
                 pipeline: &pipeline,
                 clusters: &clusters,
+                ahead: &ahead,
+                guesses,
+                worth: worth.as_deref_mut(),
                 first_bundle: from * place.cluster_bundles,
+                unflushed: 0,
                 cursor: 0,
                 patience: Patience::default(),
                 error: None,
@@ -187,6 +231,7 @@ impl<'m> Sparse<'m> {
             let team = Team {
                 pipeline: &pipeline,
                 clusters: &clusters,
+                ahead: &ahead,
                 stages: &stages,
                 owner: &owner,
                 owner_lane: 0,

@@ -4,13 +4,17 @@ use spin::mutex::SpinMutex;
 use tessera_hal::{Clock, Flash, Slots};
 
 use super::books::{Books, Flight, Part, bits};
-use super::cluster::{AWAITED, Cluster, NOWHERE, RESIDENT};
+use super::cluster::{AWAITED, Cluster, RESIDENT};
+use super::foresight::{Ahead, Worth};
+use super::guess::Guesses;
 use crate::cache::{Acquired, BundleIndex, Full};
 use crate::format::FfnMap;
-use crate::limits::COLD_RUN_MAX;
 use crate::pipeline::Pipeline;
 use crate::stream::{Patience, Stream, StreamError};
 use crate::weights::WeightsError;
+
+/// Reads that are handed to the hardware together while more are likely to follow at once.
+const FLUSH_READS: usize = 16;
 
 /// The section that is computed, as its reads see it.
 pub struct Place<'a> {
@@ -29,7 +33,7 @@ pub struct Place<'a> {
 }
 
 /// The owner of the flash queue while a window of a section's clusters is computed.
-pub struct Owner<'a, 'b, 'c, 'm, F> {
+pub struct Owner<'a, 'b, 'c, 'n, 'm, F> {
     /// The device.
     pub stream: &'a mut Stream<'m, F>,
     /// Books of the cold segment.
@@ -42,8 +46,16 @@ pub struct Owner<'a, 'b, 'c, 'm, F> {
     pub pipeline: &'a SpinMutex<Pipeline>,
     /// The clusters.
     pub clusters: &'a [SpinMutex<Cluster<'c>>],
+    /// Clusters of the next section.
+    pub ahead: &'a [SpinMutex<Ahead<'n>>],
+    /// Reads for the next section, if any are to be begun.
+    pub guesses: Option<Guesses<'a>>,
+    /// What guesses about this section were worth.
+    pub worth: Option<&'a mut Worth>,
     /// First bundle of the first cluster.
     pub first_bundle: usize,
+    /// Reads that were begun and not handed to the hardware yet.
+    pub unflushed: usize,
     /// Bundle of the cluster that is being admitted from which to go on.
     pub cursor: usize,
     /// How long reads were waited for.
@@ -53,12 +65,13 @@ pub struct Owner<'a, 'b, 'c, 'm, F> {
 }
 
 /// A run of bundles that is about to be read.
-struct Run {
+pub struct Run {
+    section: usize,
     first: usize,
     wanted: u16,
 }
 
-impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
+impl<'m, F: Flash<'m>> Owner<'_, '_, '_, '_, 'm, F> {
     /// Does what can be done without waiting; true if anything was.
     pub fn step(&mut self) -> bool {
         let mut moved = self.arrivals();
@@ -86,10 +99,23 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
             }
             moved = true;
         }
-        if started {
-            self.stream.cold_flush();
+        if let Some(mut guesses) = self.guesses.take() {
+            if self.pipeline.lock().has_admitted_all() {
+                self.guess(&mut guesses, &mut started);
+            }
+            self.guesses = Some(guesses);
+        }
+        // Handing reads over costs more than starting one: not for each cluster.
+        let more = !self.books.sizes.two_phase && self.pipeline.lock().is_predicting();
+        if self.unflushed >= if more { FLUSH_READS } else { 1 } {
+            self.flush();
         }
         moved
+    }
+
+    fn flush(&mut self) {
+        self.stream.cold_flush();
+        self.unflushed = 0;
     }
 
     /// True while a read is in the device.
@@ -186,8 +212,12 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
             self.stream.cold_flush();
             return;
         }
+        let awaited = self.is_awaited(&flight);
         self.books.give_up(&flight, self.place.n_bundles);
         self.books.free |= 1 << index;
+        if !awaited {
+            return;
+        }
         self.fail(match error {
             Some(StreamError::Device { error, .. }) => WeightsError::Read {
                 unit: None,
@@ -197,8 +227,8 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
         });
     }
 
-    /// Tells the clusters that await bundles of `flight`.
-    fn tell(&mut self, flight: &Flight) {
+    /// Calls `visit(cluster, place)` for each place that awaits a bundle of `flight`.
+    fn for_each_awaited(&self, flight: &Flight, mut visit: impl FnMut(usize, &mut u32)) {
         if flight.section as usize != self.place.section {
             return;
         }
@@ -215,12 +245,29 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
                 continue;
             };
             let mut cluster = cluster.lock();
+            let Some(at) = cluster.position(at) else {
+                continue;
+            };
             let place = &mut cluster.places[at];
             if *place < RESIDENT && *place & AWAITED != 0 {
-                *place &= !AWAITED;
-                self.pipeline.lock().arrived(index);
+                visit(index, place);
             }
         }
+    }
+
+    /// Tells the clusters that await bundles of `flight`.
+    fn tell(&self, flight: &Flight) {
+        self.for_each_awaited(flight, |cluster, place| {
+            *place &= !AWAITED;
+            self.pipeline.lock().arrived(cluster);
+        });
+    }
+
+    /// Whether a cluster awaits a bundle of `flight`, which may be a guess that nobody asked for.
+    fn is_awaited(&self, flight: &Flight) -> bool {
+        let mut awaited = false;
+        self.for_each_awaited(flight, |_, _| awaited = true);
+        awaited
     }
 
     /// Gives back the places of clusters that are finished.
@@ -238,8 +285,9 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
     /// Ends the section: takes in what is still in flight and gives back every place. Why the
     /// section is not finished, if it is not.
     pub fn close(mut self, clock: &impl Clock) -> Option<WeightsError> {
+        // Guesses go on while the next section is waited for, but nothing stays after an error.
         let mut patient = true;
-        while self.is_reading() && patient {
+        while self.error.is_some() && self.is_reading() && patient {
             if !self.arrivals() {
                 patient = self.wait(clock);
             }
@@ -247,23 +295,21 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
         for cluster in self.clusters {
             self.books.release(&mut cluster.lock());
         }
+        self.flush();
         self.error
     }
 
     /// Finds a place for each bundle that `cluster` needs, and reads those that are not there.
     /// False if it must go on later, for want of slots or reads.
     fn admit(&mut self, index: usize, started: &mut bool) -> bool {
-        let k = (self.place.map_of)(self.place.section).bundle.neurons;
         let clusters = self.clusters;
         let mut cluster = clusters[index].lock();
         let first = self.first_bundle + index * self.place.cluster_bundles;
         let mut run: Option<Run> = None;
-        while self.cursor < cluster.places.len() {
+        while self.cursor < cluster.n_needed {
             let at = self.cursor;
-            let bundle = first + at;
-            if !cluster.needs(at, k) {
-                cluster.places[at] = NOWHERE;
-            } else if bundle < self.place.resident {
+            let bundle = first + cluster.needed[at] as usize;
+            if bundle < self.place.resident {
                 cluster.places[at] = RESIDENT;
             } else if !self.find(&mut cluster, index, at, bundle, &mut run, started) {
                 self.start_run(run, started);
@@ -273,7 +319,7 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
         }
         self.start_run(run, started);
         self.cursor = 0;
-        self.count(&cluster, k);
+        self.count(&cluster);
         self.pipeline.lock().all_admitted(index);
         true
     }
@@ -292,6 +338,11 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
         if run.is_none() && self.books.free == 0 && !self.books.cache.is_present(name) {
             return false;
         }
+        if let Some(worth) = &mut self.worth
+            && self.books.cache.is_guess(name)
+        {
+            worth.was_right();
+        }
         let (slot, awaited) = match self.books.cache.acquire(name) {
             Err(Full) => {
                 // Where stages wait for each other, they may wait for slots of each other.
@@ -304,7 +355,7 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
             Ok(Acquired::Loading(slot)) => (slot, true),
             Ok(Acquired::Reserved(slot)) => {
                 self.books.whole[slot.0 as usize] = u8::from(!self.books.sizes.two_phase);
-                if !self.extend(run, bundle, started) {
+                if !self.extend(run, self.place.section, bundle, started) {
                     // No read is free: the slot is given back, and asked for again.
                     self.books.cache.abandon(slot);
                     self.books.cache.release(slot);
@@ -321,14 +372,19 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
     }
 
     /// Adds `bundle` to the run, or starts the run and begins another; false if no read is free.
-    fn extend(&mut self, run: &mut Option<Run>, bundle: usize, started: &mut bool) -> bool {
+    pub fn extend(
+        &mut self,
+        run: &mut Option<Run>,
+        section: usize,
+        bundle: usize,
+        started: &mut bool,
+    ) -> bool {
         let sizes = &self.books.sizes;
         if let Some(open) = run {
             let last = open.first + (u16::BITS - open.wanted.leading_zeros()) as usize - 1;
             let span = bundle - open.first + 1;
-            let joins = bundle - last - 1 <= sizes.gap
-                && span <= (sizes.read_bytes / sizes.slot_bytes).min(COLD_RUN_MAX)
-                && !sizes.two_phase;
+            let joins =
+                bundle - last - 1 <= sizes.gap && span <= sizes.run_bundles && !sizes.two_phase;
             if joins {
                 open.wanted |= 1 << (bundle - open.first);
                 return true;
@@ -339,27 +395,29 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
             return false;
         }
         *run = Some(Run {
+            section,
             first: bundle,
             wanted: 1,
         });
         true
     }
 
-    fn start_run(&mut self, run: Option<Run>, started: &mut bool) {
+    /// Begins the read of a run.
+    pub fn start_run(&mut self, run: Option<Run>, started: &mut bool) {
         let Some(run) = run else { return };
-        let part = match self.books.sizes.two_phase {
+        let part = match self.books.sizes.two_phase && run.section == self.place.section {
             true => Part::First,
             false => Part::Whole,
         };
-        self.start(run.first, run.wanted, part);
+        self.start(run.section, run.first, run.wanted, part);
         *started = true;
     }
 
-    fn start(&mut self, first: usize, wanted: u16, part: Part) {
+    fn start(&mut self, section: usize, first: usize, wanted: u16, part: Part) {
         let index = self.books.free.trailing_zeros() as usize;
         self.books.free &= self.books.free - 1;
         let flight = Flight {
-            section: self.place.section as u32,
+            section: section as u32,
             first: first as u32,
             wanted,
             part,
@@ -367,6 +425,7 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
         self.books.flights[index] = flight;
         let (offset, bytes) = self.offset_and_bytes(&flight);
         self.stream.cold_start(index, offset, bytes, false);
+        self.unflushed += 1;
     }
 
     /// Reads the rest of the bundles whose gates are alive. False if it must go on later.
@@ -376,10 +435,11 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
         let mut cluster = clusters[index].lock();
         let first = self.first_bundle + index * self.place.cluster_bundles;
         if self.books.sizes.two_phase {
-            for at in 0..cluster.places.len() {
+            for at in 0..cluster.n_needed {
                 let place = cluster.places[at];
                 let here = place >= AWAITED || self.books.whole[place as usize] == 1;
-                if here || !cluster.needs(at, bundle.neurons) {
+                let needed = cluster.needed[at] as usize;
+                if here || !cluster.needs(needed, bundle.neurons) {
                     continue;
                 }
                 // Without bundles up and down are apart: a second command brings the same again.
@@ -390,9 +450,10 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
                 self.books.whole[place as usize] = 1;
                 cluster.places[at] = place | AWAITED;
                 self.pipeline.lock().expect(index);
-                self.start(first + at, 1, Part::Rest);
+                let section = self.place.section;
+                self.start(section, first + needed, 1, Part::Rest);
                 if commands == 2 {
-                    self.start(first + at, 0, Part::Rest);
+                    self.start(section, first + needed, 0, Part::Rest);
                 }
                 *started = true;
             }
@@ -402,19 +463,15 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, 'm, F> {
     }
 
     /// Counts the bytes of a cluster's bundles as hits or misses.
-    fn count(&mut self, cluster: &Cluster<'_>, k: usize) {
+    fn count(&mut self, cluster: &Cluster<'_>) {
         let bytes = (self.place.map_of)(self.place.section).bundle.bytes() as u64;
         let stats = &mut self.stream.stats;
-        for (at, place) in cluster.places.iter().enumerate() {
-            match *place {
-                NOWHERE => continue,
-                RESIDENT => stats.hit_bytes += bytes,
-                place if place & AWAITED == 0 => stats.hit_bytes += bytes,
-                _ => stats.miss_bytes += bytes,
-            }
-            let masks = &cluster.masks[at * k..][..k];
-            stats.active_neurons += masks.iter().filter(|&&mask| mask != 0).count() as u64;
-        }
+        let awaited = |place: &&u32| **place < RESIDENT && **place & AWAITED != 0;
+        let places = &cluster.places[..cluster.n_needed];
+        let misses = places.iter().filter(awaited).count() as u64;
+        stats.miss_bytes += misses * bytes;
+        stats.hit_bytes += (places.len() as u64 - misses) * bytes;
+        stats.active_neurons += cluster.masks.iter().filter(|&&mask| mask != 0).count() as u64;
         stats.all_neurons += cluster.masks.len() as u64;
     }
 }

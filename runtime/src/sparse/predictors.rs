@@ -3,12 +3,14 @@
 use tessera_hal::{Clock, Cores, Flash};
 use tessera_kernels::Activations;
 
-use crate::arena::{Arena, OutOfMemory};
-use crate::format::{Image, Predictor, PredictorLayout, SectionKind};
+use crate::arena::{Arena, OutOfMemory, carved_bytes};
+use crate::format::{Image, PredictorLayout, SectionKind};
 use crate::limits::{FEW_TOKENS_MAX, JOBS_MAX, PREDICTOR_RANK_MAX};
 use crate::product::Machine;
 use crate::weights::{Weights, WeightsError};
 use crate::work::{Inputs, Lanes};
+
+use super::cluster::Second;
 
 /// Predictors begin at multiples of this in memory.
 const ALIGN_BYTES: usize = 64;
@@ -35,10 +37,31 @@ pub struct Predictors<'m> {
     /// Where each begins in `bytes`; one more for the end.
     starts: &'m mut [u64],
     bytes: &'m mut [u8],
-    /// First layer's output (rank, tokens).
+    /// For the section that is computed, and for the next.
+    rooms: [Room<'m>; 2],
+}
+
+/// Room for what a predictor's first layer gives.
+struct Room<'m> {
+    /// Its output (rank, tokens).
     outputs: &'m mut [f32],
     /// The same as inputs of the second layer.
     inputs: Inputs<'m>,
+}
+
+impl<'m> Room<'m> {
+    fn take(arena: &mut Arena<'m>, rank: usize) -> Result<Self, OutOfMemory> {
+        Ok(Room {
+            outputs: arena.take(rank * FEW_TOKENS_MAX)?,
+            inputs: Inputs::take(arena, FEW_TOKENS_MAX, rank)?,
+        })
+    }
+}
+
+/// Bytes of both rooms for predictors of this rank.
+pub fn room_bytes(rank: usize) -> usize {
+    let outputs = carved_bytes(rank * FEW_TOKENS_MAX * size_of::<f32>());
+    2 * (outputs + Inputs::bytes(FEW_TOKENS_MAX, rank))
 }
 
 impl<'m> Predictors<'m> {
@@ -63,8 +86,7 @@ impl<'m> Predictors<'m> {
         Ok(Predictors {
             starts,
             bytes: arena.take(bytes)?,
-            outputs: arena.take(rank * FEW_TOKENS_MAX)?,
-            inputs: Inputs::take(arena, FEW_TOKENS_MAX, rank)?,
+            rooms: [Room::take(arena, rank)?, Room::take(arena, rank)?],
         })
     }
 
@@ -94,44 +116,82 @@ impl<'m> Predictors<'m> {
         Ok(())
     }
 
-    /// First layer of the predictor of `section` for the tokens `x`: the predictor, and the inputs
-    /// of its second layer (tokens, rank).
+    /// First layers of the predictors of a section and, if it is looked ahead to, of another one:
+    /// each section's index and its tokens.
     pub fn begin<C: Cores, K>(
         &mut self,
         machine: &Machine<'_, C, K>,
         lanes: &Lanes<'_>,
-        section: usize,
         neurons: usize,
-        x: &Activations<'_>,
-    ) -> (Predictor<'_>, Activations<'_>) {
-        let start = self.starts[section] as usize;
-        let bytes = &self.bytes[start..self.starts[section + 1] as usize];
-        let layout = match PredictorLayout::parse(bytes, x.cols(), neurons) {
-            Ok(layout) => layout,
-            Err(error) => panic!("the predictor was checked: {error}"),
-        };
-        let predictor = layout.view(bytes);
-        let (rank, tokens) = (layout.rank, x.tokens());
-        let outputs = &mut self.outputs[..rank * tokens];
-        let per_job = rank.div_ceil(JOBS_MAX).next_multiple_of(8);
-        let mut jobs: heapless::Vec<_, JOBS_MAX> =
-            outputs.chunks_mut(per_job * tokens).enumerate().collect();
-        machine.cores.for_each(&mut jobs, &|lane, (index, out)| {
-            let rows = predictor.first.slice(*index * per_job, out.len() / tokens);
-            if tokens == 1 {
-                (machine.kernels.matvec)(&rows, x, out);
-            } else {
-                (machine.kernels.matmul)(&rows, x, out, lanes[lane].lock().bytes);
+        now: (usize, &Activations<'_>),
+        next: Option<(usize, &Activations<'_>)>,
+    ) -> (Second<'_>, Option<Second<'_>>) {
+        match next {
+            None => {
+                let [now] = self.first_layers(machine, lanes, neurons, [now]);
+                (now, None)
+            }
+            Some(next) => {
+                let [now, next] = self.first_layers(machine, lanes, neurons, [now, next]);
+                (now, Some(next))
+            }
+        }
+    }
+
+    fn first_layers<C: Cores, K, const N: usize>(
+        &mut self,
+        machine: &Machine<'_, C, K>,
+        lanes: &Lanes<'_>,
+        neurons: usize,
+        sections: [(usize, &Activations<'_>); N],
+    ) -> [Second<'_>; N] {
+        let (starts, bytes) = (&*self.starts, &*self.bytes);
+        let predictors = sections.map(|(section, x)| {
+            let bytes = &bytes[starts[section] as usize..starts[section + 1] as usize];
+            match PredictorLayout::parse(bytes, x.cols(), neurons) {
+                Ok(layout) => (layout.rank, layout.view(bytes)),
+                Err(error) => panic!("the predictor was checked: {error}"),
             }
         });
+        let mut jobs: heapless::Vec<_, JOBS_MAX> = heapless::Vec::new();
+        for (which, room) in self.rooms[..N].iter_mut().enumerate() {
+            let (rank, tokens) = (predictors[which].0, sections[which].1.tokens());
+            let per_job = (N * rank).div_ceil(JOBS_MAX).next_multiple_of(8);
+            let outputs = room.outputs[..rank * tokens].chunks_mut(per_job * tokens);
+            jobs.extend(
+                outputs
+                    .enumerate()
+                    .map(|(i, out)| (which, i * per_job, out)),
+            );
+        }
+        machine
+            .cores
+            .for_each(&mut jobs, &|lane, (which, first, out)| {
+                let x = sections[*which].1;
+                let rows = predictors[*which].1.first;
+                let rows = rows.slice(*first, out.len() / x.tokens());
+                if x.tokens() == 1 {
+                    (machine.kernels.matvec)(&rows, x, out);
+                } else {
+                    (machine.kernels.matmul)(&rows, x, out, lanes[lane].lock().bytes);
+                }
+            });
         drop(jobs);
-        let (outputs, one) = (&*outputs, tessera_hal::OneLane);
-        self.inputs
-            .fill_rows(&one, machine.kernels, tokens, rank, &|t, row| {
+        for (which, room) in self.rooms[..N].iter_mut().enumerate() {
+            let (rank, tokens) = (predictors[which].0, sections[which].1.tokens());
+            let (outputs, one) = (&*room.outputs, tessera_hal::OneLane);
+            let fill = |t: usize, row: &mut [f32]| {
                 for (r, value) in row.iter_mut().enumerate() {
                     *value = outputs[r * tokens + t];
                 }
-            });
-        (predictor, self.inputs.view(tokens, rank))
+            };
+            let inputs = &mut room.inputs;
+            inputs.fill_rows(&one, machine.kernels, tokens, rank, &fill);
+        }
+        let rooms = &self.rooms;
+        core::array::from_fn(|which| {
+            let ((rank, predictor), x) = (predictors[which], sections[which].1);
+            (predictor, rooms[which].inputs.view(x.tokens(), rank))
+        })
     }
 }

@@ -6,21 +6,24 @@ use spin::mutex::SpinMutex;
 use tessera_hal::{Clock, Cores, Flash};
 
 use super::cluster::{Cluster, Stages};
+use super::foresight::Ahead;
 use super::owner::Owner;
 use crate::limits::LANES_MAX;
 use crate::pipeline::{Pipeline, Work};
 use crate::work::Lanes;
 
 /// The lanes that work on one window of clusters.
-pub struct Team<'t, 'a, 'b, 'c, 'm, F, K> {
+pub struct Team<'t, 'a, 'b, 'c, 'n, 'm, F, K> {
     /// What may be done.
     pub pipeline: &'t SpinMutex<Pipeline>,
     /// The clusters.
     pub clusters: &'t [SpinMutex<Cluster<'c>>],
+    /// Clusters of the next section.
+    pub ahead: &'t [SpinMutex<Ahead<'n>>],
     /// What is computed of them.
     pub stages: &'t Stages<'t>,
     /// Who reads.
-    pub owner: &'t SpinMutex<Owner<'a, 'b, 'c, 'm, F>>,
+    pub owner: &'t SpinMutex<Owner<'a, 'b, 'c, 'n, 'm, F>>,
     /// The lane that owns the flash queue once it is here; before, any lane does.
     pub owner_lane: usize,
     /// That lane is at work.
@@ -38,7 +41,7 @@ impl Drop for EndOnPanic<'_> {
     }
 }
 
-impl<'m, F: Flash<'m>, K: Clock> Team<'_, '_, '_, '_, 'm, F, K> {
+impl<'m, F: Flash<'m>, K: Clock> Team<'_, '_, '_, '_, '_, 'm, F, K> {
     /// All stages of all clusters, unless reads fail.
     pub fn run<C: Cores>(&self, cores: &C, lanes: &Lanes<'_>) {
         let mut members: heapless::Vec<(), LANES_MAX> = (0..cores.lanes()).map(|_| ()).collect();
@@ -63,6 +66,10 @@ impl<'m, F: Flash<'m>, K: Clock> Team<'_, '_, '_, '_, 'm, F, K> {
                     self.stages.predict(&mut state, &mut lanes[lane].lock());
                     drop(state);
                     self.pipeline.lock().predicted(cluster);
+                }
+                Work::Foresee(cluster) => {
+                    let mut ahead = self.ahead[cluster].lock();
+                    self.stages.foresee(&mut ahead, &mut lanes[lane].lock());
                 }
                 Work::Gate(cluster) => {
                     let mut state = self.clusters[cluster].lock();
@@ -94,7 +101,7 @@ impl<'m, F: Flash<'m>, K: Clock> Team<'_, '_, '_, '_, 'm, F, K> {
         let Some(mut owner) = self.owner.try_lock() else {
             return core::hint::spin_loop();
         };
-        if !owner.step() && owner.is_reading() && !self.pipeline.lock().reads_may_follow() {
+        if !owner.step() && owner.is_reading() && self.pipeline.lock().waits_for_reads() {
             owner.wait(self.clock);
         }
     }

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use spin::mutex::SpinMutex;
 
-use super::cluster::{Cluster, NOWHERE};
+use super::cluster::Cluster;
 use crate::arena::{Arena, OutOfMemory, carved_bytes};
 use crate::limits::JOBS_MAX;
 use crate::shape::Shape;
@@ -12,6 +12,7 @@ use crate::shape::Shape;
 /// Memory for the clusters of one window.
 pub struct Window<'m> {
     masks: &'m mut [u8],
+    needed: &'m mut [u32],
     places: &'m mut [u32],
     gates: &'m mut [f32],
 }
@@ -25,7 +26,7 @@ fn neurons(shape: &Shape) -> usize {
 pub fn bytes(shape: &Shape, tokens: usize) -> usize {
     let neurons = neurons(shape);
     carved_bytes(neurons)
-        + carved_bytes(neurons / shape.bundle_neurons * size_of::<u32>())
+        + 2 * carved_bytes(neurons / shape.bundle_neurons * size_of::<u32>())
         + carved_bytes(neurons * tokens * size_of::<f32>())
 }
 
@@ -35,6 +36,7 @@ impl<'m> Window<'m> {
         let neurons = neurons(shape);
         Ok(Window {
             masks: arena.take(neurons)?,
+            needed: arena.take(neurons / shape.bundle_neurons)?,
             places: arena.take(neurons / shape.bundle_neurons)?,
             gates: arena.take(neurons * tokens)?,
         })
@@ -50,30 +52,23 @@ impl<'m> Window<'m> {
         partials: &'a mut [f32],
     ) -> heapless::Vec<SpinMutex<Cluster<'a>>, JOBS_MAX> {
         let (full, k) = (shape.cluster_neurons, shape.bundle_neurons);
-        let pieces = self
-            .masks
-            .chunks_mut(full)
-            .zip(self.places.chunks_mut(full / k))
-            .zip(self.gates.chunks_mut(full * tokens))
-            .zip(partials.chunks_exact_mut(shape.dim * tokens));
-        let cluster = |(index, (((masks, places), gates), partial)): (usize, Pieces<'a>)| {
+        let mut masks = self.masks.chunks_mut(full);
+        let mut needed = self.needed.chunks_mut(full / k);
+        let mut places = self.places.chunks_mut(full / k);
+        let mut gates = self.gates.chunks_mut(full * tokens);
+        let partials = partials.chunks_exact_mut(shape.dim * tokens);
+        let clusters = indices.zip(partials).map_while(|(index, partial)| {
             let neurons = shape.cluster_len(index);
-            let places = &mut places[..neurons / k];
-            places.fill(NOWHERE);
-            SpinMutex::new(Cluster {
+            Some(SpinMutex::new(Cluster {
                 first: index * full,
-                masks: &mut masks[..neurons],
-                places,
-                gates: &mut gates[..neurons * tokens],
+                masks: &mut masks.next()?[..neurons],
+                n_needed: 0,
+                needed: needed.next()?,
+                places: places.next()?,
+                gates: &mut gates.next()?[..neurons * tokens],
                 partial,
-            })
-        };
-        indices.zip(pieces).map(cluster).collect()
+            }))
+        });
+        clusters.collect()
     }
 }
-
-/// Masks, places, gates and partial sum of one cluster.
-type Pieces<'a> = (
-    ((&'a mut [u8], &'a mut [u32]), &'a mut [f32]),
-    &'a mut [f32],
-);

@@ -57,6 +57,14 @@ fn quantized<S: Simd8, const TY: u8>(s: S, w: &NeuronRows<'_>, h: &[f32], acc: &
     let next_codes = distance_to_next(w.codes());
     let next_scales = distance_to_next(w.scales());
     let pairs = blocks.div_ceil(2);
+    if next_codes == 0 {
+        // These rows were not asked for by the group before.
+        for codes in w.codes() {
+            for line in 0..(PAIRS_AHEAD.min(pairs) * code_bytes::<TY>(2)).div_ceil(64) {
+                s.prefetch(codes, line * 64);
+            }
+        }
+    }
     let mut next = Ahead::new(w.soon(), pairs);
     for (eight, acc) in acc.chunks_mut(8 * BLOCK).enumerate() {
         // The last blocks again, where there are no eight more.

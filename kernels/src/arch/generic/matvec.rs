@@ -14,14 +14,14 @@ use crate::check;
 use crate::view::{Activations, Rows};
 
 /// Rows taken together, so that activations are loaded once and latencies overlap.
-const ROWS: usize = 4;
+pub(super) const ROWS: usize = 4;
 /// Rows whose codes are longer than this are taken two at a time: what is asked for ahead shall not
 /// fill the first cache.
-const WIDE_BYTES: usize = 20 << 10;
+pub(super) const WIDE_BYTES: usize = 20 << 10;
 /// How far ahead codes are asked for, at least.
 const PREFETCH_BYTES: usize = 8192;
 /// Blocks taken together: the lanes.
-const BLOCKS: usize = 8;
+pub(super) const BLOCKS: usize = 8;
 
 /// See [`crate::Kernels::matvec`].
 #[inline(always)]
@@ -40,7 +40,7 @@ pub(crate) fn matvec<S: Simd8>(s: S, w: &Rows<'_>, x: &Activations<'_>, out: &mu
 /// One token's activations, in groups of eight blocks; the last group filled up with zeros.
 pub(super) struct Token<'a> {
     blocks: usize,
-    q: &'a [[[u8; BLOCK]; BLOCKS]],
+    pub(super) q: &'a [[[u8; BLOCK]; BLOCKS]],
     scales: &'a [[f32; BLOCKS]],
     sums: &'a [[i32; BLOCKS]],
     tail: Group,
@@ -84,6 +84,13 @@ pub(super) fn quantized<S: Simd8, const TY: u8>(
     x: &Token<'_>,
     out: &mut [f32],
 ) {
+    if w.follow_each_other() {
+        match x.blocks {
+            2 => return narrow::<S, TY, 2>(s, w, x, out),
+            4 => return narrow::<S, TY, 4>(s, w, x, out),
+            _ => {}
+        }
+    }
     let wide = ROWS * w.ty().code_bytes(w.cols()) > WIDE_BYTES;
     let at_once = if wide { 2 } else { ROWS };
     let mut ahead = Ahead::new(w.soon(), w.rows().div_ceil(at_once) * x.q.len());
@@ -106,47 +113,93 @@ fn chunks<S: Simd8, const TY: u8, const R: usize>(
     mut first: usize,
     ahead: &mut Ahead<'_>,
 ) -> usize {
+    let turns = PREFETCH_BYTES.div_ceil(R * w.ty().code_bytes(w.cols()));
+    let codes_ahead = turns * R * w.ty().code_bytes(w.cols());
+    let scales_ahead = turns * R * w.ty().scale_bytes(w.cols());
+    let (group_bytes, scale_bytes) = (code_bytes::<TY>(BLOCKS), scale_bytes::<TY>(BLOCKS));
     for out in out[first..].as_chunks_mut::<R>().0 {
-        *out = rows::<S, TY, R>(s, w, first, x, ahead);
+        let (mut codes, mut scales) = ([&[][..]; R], [&[][..]; R]);
+        for r in 0..R {
+            codes[r] = w.codes(first + r);
+            scales[r] = w.scales(first + r);
+        }
+        *out = rows::<S, TY, R>(s, codes, scales, x, |g| {
+            if ahead.is_given() {
+                ahead.ask(s);
+            } else if w.follow_each_other() {
+                for line in 0..(R * group_bytes).div_ceil(64) {
+                    s.prefetch(codes[0], codes_ahead + g * R * group_bytes + line * 64);
+                }
+                for line in 0..(R * scale_bytes).div_ceil(64) {
+                    s.prefetch(scales[0], scales_ahead + g * R * scale_bytes + line * 64);
+                }
+            }
+        });
         first += R;
     }
     first
 }
 
-/// `R` rows from `first` on.
+/// Rows of `B` blocks, 2 or 4, which follow each other: several of them stand where a longer one
+/// has eight blocks. Each lane gets what it gets alone, and the lanes of a row are added in the
+/// order of a tree whose other lanes are zero.
 #[inline(always)]
-fn rows<S: Simd8, const TY: u8, const R: usize>(
+fn narrow<S: Simd8, const TY: u8, const B: usize>(
     s: S,
     w: &Rows<'_>,
-    first: usize,
     x: &Token<'_>,
-    ahead: &mut Ahead<'_>,
+    out: &mut [f32],
+) {
+    let at_once = BLOCKS / B;
+    let mut ahead = Ahead::new(w.soon(), 1);
+    ahead.ask(s);
+    let done = if has_offset(TY) {
+        0
+    } else {
+        out.len() / at_once
+    };
+    let tail = &x.tail;
+    let repeated = Group {
+        q: core::array::from_fn(|lane| tail.q[lane % B]),
+        scales: core::array::from_fn(|lane| tail.scales[lane % B]),
+        sums: core::array::from_fn(|lane| tail.sums[lane % B]),
+    };
+    let a = inputs::<S, TY>(s, &repeated.q, &repeated.scales, &repeated.sums);
+    let (row_bytes, scale_bytes) = (code_bytes::<TY>(B), scale_bytes::<TY>(B));
+    let (codes, scales) = w.all();
+    for (eight, out) in out.chunks_exact_mut(at_once).take(done).enumerate() {
+        let codes = &codes[eight * at_once * row_bytes..];
+        let scales = &scales[eight * at_once * scale_bytes..];
+        for line in 0..(at_once * row_bytes).div_ceil(64) {
+            s.prefetch(codes, PREFETCH_BYTES + line * 64);
+        }
+        let row = eight_blocks::<TY>(codes, scales, 0, 0);
+        let lanes = s.to_floats(add_one::<S, TY>(s, s.splat(0.0), &row, &a));
+        for (out, lanes) in out.iter_mut().zip(lanes.chunks_exact(B)) {
+            let lane = |at: usize| if at < B { lanes[at] + 0.0 } else { 0.0 };
+            *out = (lane(0) + lane(2)) + (lane(1) + lane(3));
+        }
+    }
+    for row in done * at_once..out.len() {
+        let codes = [w.codes(row)];
+        [out[row]] = rows::<S, TY, 1>(s, codes, [w.scales(row)], x, |_| {});
+    }
+}
+
+/// `R` rows. `ask(g)` is called for each group of eight blocks.
+#[inline(always)]
+pub(super) fn rows<S: Simd8, const TY: u8, const R: usize>(
+    s: S,
+    codes: [&[u8]; R],
+    scales: [&[u8]; R],
+    x: &Token<'_>,
+    mut ask: impl FnMut(usize),
 ) -> [f32; R] {
-    let mut codes = [&[][..]; R];
-    let mut scales = [&[][..]; R];
     let mut acc = [s.splat(0.0); R];
     let mut twos = [s.zero_two(); ROWS / 2];
-    for r in 0..R {
-        codes[r] = w.codes(first + r);
-        scales[r] = w.scales(first + r);
-    }
     let minima_at = x.blocks * 2;
-    let turns = PREFETCH_BYTES.div_ceil(R * w.ty().code_bytes(w.cols()));
-    let codes_ahead = turns * R * w.ty().code_bytes(w.cols());
-    let scales_ahead = turns * R * w.ty().scale_bytes(w.cols());
     for (g, q) in x.q.iter().enumerate() {
-        let group_bytes = code_bytes::<TY>(BLOCKS);
-        if ahead.is_given() {
-            ahead.ask(s);
-        } else if w.follow_each_other() {
-            for line in 0..(R * group_bytes).div_ceil(64) {
-                s.prefetch(codes[0], codes_ahead + g * R * group_bytes + line * 64);
-            }
-            let scale_bytes = scale_bytes::<TY>(BLOCKS);
-            for line in 0..(R * scale_bytes).div_ceil(64) {
-                s.prefetch(scales[0], scales_ahead + g * R * scale_bytes + line * 64);
-            }
-        }
+        ask(g);
         let a = inputs::<S, TY>(s, q, &x.scales[g], &x.sums[g]);
         for two in 0..R / 2 {
             let rows = [

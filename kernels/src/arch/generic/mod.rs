@@ -4,6 +4,7 @@ mod ahead;
 pub(crate) mod attend;
 mod attend_values;
 pub(crate) mod ceiling;
+pub(crate) mod dot_group;
 pub(crate) mod down;
 pub(crate) mod down_many;
 pub(crate) mod float;

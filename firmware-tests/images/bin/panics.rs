@@ -1,0 +1,10 @@
+//! Panics: the tests must notice.
+#![no_std]
+#![no_main]
+
+images::image!(run);
+
+fn run() {
+    images::say!("begun");
+    panic!("as told");
+}

@@ -1,0 +1,55 @@
+//! What the images share: the machine they run on, and a model that runs on it.
+#![no_std]
+
+mod boot;
+pub mod machine;
+pub mod model;
+
+use core::fmt::Write;
+use core::panic::PanicInfo;
+
+use machine::Console;
+
+/// Status of an image that is done.
+const DONE: u8 = 21;
+/// Status of an image that panicked.
+const PANICKED: u8 = 50;
+
+/// Writes a line to the console.
+#[macro_export]
+macro_rules! say {
+    ($($argument:tt)*) => {{
+        use core::fmt::Write;
+        let _ = writeln!($crate::machine::Console, $($argument)*);
+    }};
+}
+
+/// Names the function that an image runs.
+#[macro_export]
+macro_rules! image {
+    ($run:path) => {
+        /// Called by the machine's entry point.
+        #[unsafe(no_mangle)]
+        extern "C" fn begin() -> ! {
+            $crate::machine::paint_stack();
+            $run();
+            $crate::done()
+        }
+    };
+}
+
+/// Ends a run that went well.
+pub fn done() -> ! {
+    say!("done");
+    tessera_hal::bare::exit(DONE)
+}
+
+fn fail() -> ! {
+    tessera_hal::bare::exit(PANICKED)
+}
+
+#[panic_handler]
+fn panicked(info: &PanicInfo<'_>) -> ! {
+    let _ = writeln!(Console, "{info}");
+    fail()
+}
