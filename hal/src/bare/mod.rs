@@ -1,7 +1,7 @@
 //! Boards without an operating system: what is left of a machine when nothing runs beneath us.
 //!
 //! - [`MemoryFlash`]: an image that already lies in memory.
-//! - [`VirtioFlash`] (feature `virtio`): a virtio block device, several reads in flight.
+//! - `VirtioFlash` (feature `virtio`): a virtio block device, several reads in flight.
 //! - [`Team`] and [`Lanes`]: further cores that serve the first one; [`crate::OneLane`] where there
 //!   is one core only.
 //! - [`CycleClock`]: the counter that every CPU has, as nanoseconds.
