@@ -29,6 +29,7 @@ macro_rules! say {
 macro_rules! image {
     ($run:path) => {
         /// Called by the machine's entry point.
+        // SAFETY: an image names its function once.
         #[unsafe(no_mangle)]
         extern "C" fn begin() -> ! {
             $crate::machine::paint_stack();

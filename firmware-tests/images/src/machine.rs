@@ -10,6 +10,7 @@ use tessera_runtime::format::{SUPERBLOCK_BYTES, Superblock};
 
 use crate::boot;
 
+// SAFETY: the linker scripts define them; only their addresses are taken.
 unsafe extern "C" {
     static mut __region_start: u8;
     static mut __region_end: u8;
@@ -47,6 +48,7 @@ static TEAM: Team = Team::new();
 const START_NS: u64 = 5_000_000_000;
 
 /// The life of a further core, called by the machine's entry point.
+// SAFETY: nothing else has this name.
 #[unsafe(no_mangle)]
 extern "C" fn further() {
     TEAM.serve();
@@ -131,21 +133,27 @@ pub fn stack_bytes() -> usize {
 }
 
 /// The virtio disk.
+///
+/// # Panics
+/// If there is none, or this was called before.
 #[cfg(feature = "virtio")]
 pub fn disk() -> tessera_hal::bare::VirtioFlash<CycleClock> {
     use core::cell::UnsafeCell;
     use core::mem::MaybeUninit;
+    use core::sync::atomic::{AtomicBool, Ordering};
     use tessera_hal::bare::{VIRTIO_IN_FLIGHT, VirtioFlash, VirtioRequest};
 
     struct Requests(UnsafeCell<MaybeUninit<[VirtioRequest; VIRTIO_IN_FLIGHT]>>);
-    // SAFETY: reached below only, where the device can be had once.
+    // SAFETY: reached below only, and there once.
     unsafe impl Sync for Requests {}
     static REQUESTS: Requests = Requests(UnsafeCell::new(MaybeUninit::uninit()));
 
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+
+    assert!(!TAKEN.swap(true, Ordering::Relaxed), "the disk is in use");
     let (first, step, count) = boot::VIRTIO;
     for index in 0..count {
-        // SAFETY: the driver gives the device out once (its memory suffices for one), and what was
-        // made of earlier, empty places is gone.
+        // SAFETY: this is the one call, and what was made of earlier, empty places is gone.
         let requests = unsafe { (*REQUESTS.0.get()).write(Default::default()) };
         // SAFETY: the machine has its transports there, and memory is identity-mapped.
         if let Ok(flash) = unsafe { VirtioFlash::new(first + index * step, requests, clock()) } {

@@ -41,7 +41,7 @@ impl CycleClock {
         CycleClock { hz, timer }
     }
 
-    /// The counter; it only goes up.
+    /// The counter; it only goes up, but for Arm's, which begins anew after 2^32 counts.
     pub fn ticks(&self) -> u64 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: reading the counter has no effect, and every x86-64 CPU has it.

@@ -63,6 +63,7 @@ blocks:
 "#
 );
 
+// SAFETY: the entry point above and the linker script define them; only addresses are taken.
 unsafe extern "C" {
     fn _further();
     static __further_top: u8;

@@ -59,6 +59,7 @@ pub const CLOCK_HZ: u64 = 20_000_000;
 /// There is one core.
 pub fn start(_core: usize) {}
 
+// SAFETY: nothing else has this name.
 #[unsafe(no_mangle)]
 extern "C" fn faulted() -> ! {
     panic!("a fault")

@@ -47,6 +47,7 @@ pub const VIRTIO: (usize, usize, usize) = (0x1000_1000, 0x1000, 8);
 pub const CLOCK_HZ: u64 = 10_000_000;
 
 /// The last hart that may go on. Not in `.bss`, which is being cleared while harts look.
+// SAFETY: the linker script places the section among initialised data.
 #[unsafe(link_section = ".data.released")]
 static RELEASED: AtomicU32 = AtomicU32::new(0);
 

@@ -101,7 +101,7 @@ pub const CLOCK_HZ: u64 = 1_000_000_000;
 pub fn start(_core: usize) {}
 
 /// What the standard library's `core` expects from a C library, which the target names but an image
-/// does not have.
+/// does not have. Nothing else has these names, and each does what C says of it.
 mod memory {
     use core::arch::asm;
 
