@@ -10,7 +10,7 @@ pub struct Soon<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) stride_bytes: usize,
     pub(crate) stretch_bytes: usize,
-    lines: usize,
+    stretches: usize,
 }
 
 impl<'a> Soon<'a> {
@@ -29,14 +29,14 @@ impl<'a> Soon<'a> {
             bytes,
             stride_bytes,
             stretch_bytes,
-            lines: stretches * stretch_bytes.div_ceil(LINE_BYTES),
+            stretches,
         }
     }
 
-    /// Lines of it.
+    /// How often `bytes` of a stretch are asked for, until all of it was.
     #[inline(always)]
-    pub(crate) fn lines(&self) -> usize {
-        self.lines
+    pub(crate) fn times(&self, bytes: usize) -> usize {
+        self.stretches * self.stretch_bytes.div_ceil(bytes)
     }
 }
 
@@ -54,9 +54,10 @@ mod tests {
     #[test]
     fn every_stretch_counts_all_its_lines() {
         let bytes = [0; 512 + 130];
-        assert_eq!(Soon::stretches(&bytes, 256, 130).lines(), 9);
-        assert_eq!(Soon::from(&bytes[..65]).lines(), 2);
-        assert_eq!(Soon::default().lines(), 0);
-        assert_eq!(Soon::from(&bytes[..0]).lines(), 0);
+        assert_eq!(Soon::stretches(&bytes, 256, 130).times(LINE_BYTES), 9);
+        assert_eq!(Soon::stretches(&bytes, 256, 130).times(2 * LINE_BYTES), 6);
+        assert_eq!(Soon::from(&bytes[..65]).times(LINE_BYTES), 2);
+        assert_eq!(Soon::default().times(LINE_BYTES), 0);
+        assert_eq!(Soon::from(&bytes[..0]).times(LINE_BYTES), 0);
     }
 }

@@ -10,6 +10,7 @@ use crate::budget::Buffers;
 use crate::cluster::Clusters;
 use crate::format::{BundleParts, FfnMap};
 use crate::limits::{EXPERTS_MAX, EXPERTS_USED_MAX, FEW_TOKENS_MAX, JOBS_MAX};
+use crate::partials::add_in_order;
 use crate::product::Machine;
 use crate::shape::Shape;
 use crate::sparse::{self, Sparse};
@@ -280,7 +281,7 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
         let len = shape.dim * x.tokens();
         let partials = &mut partials[..clusters.len() * len];
         let n_lanes = self.machine.cores.lanes();
-        let per_job = (clusters.len() / (8 * n_lanes)).max(1);
+        let per_job = (clusters.len() / (16 * n_lanes)).max(1);
         let mut jobs: heapless::Vec<(usize, &mut [f32]), JOBS_MAX> = clusters
             .clone()
             .step_by(per_job)
@@ -317,11 +318,7 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
                 }
             });
         drop(jobs);
-        for partial in partials.chunks_exact(len) {
-            for (sum, partial) in sum.iter_mut().zip(partial) {
-                *sum += partial;
-            }
-        }
+        add_in_order(self.machine.cores, partials, sum);
     }
 
     /// Adds what lanes counted of thresholds.

@@ -16,6 +16,7 @@ mod kv;
 pub mod limits;
 mod model;
 pub mod observe;
+mod partials;
 mod pipeline;
 pub mod plan;
 pub mod planner;

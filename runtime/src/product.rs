@@ -125,7 +125,7 @@ fn run_rows<C: Cores, K>(
     x: &Activations<'_>,
     out: &mut [f32],
 ) {
-    let pieces = (4 * machine.cores.lanes()).min(JOBS_MAX - parts.len());
+    let pieces = (12 * machine.cores.lanes()).min(JOBS_MAX - parts.len());
     let rows_per_job = rows.div_ceil(pieces).next_multiple_of(PANEL_ROWS);
     let mut jobs: heapless::Vec<RowsJob<'_>, JOBS_MAX> = heapless::Vec::new();
     let (mut part, mut row) = (begin.part, begin.tile * parts[begin.part].tile.rows);
@@ -159,10 +159,15 @@ fn run_rows<C: Cores, K>(
             let (offset, bytes) = map.tile_place(tile);
             let tile_rows = map.tile_rows(tile);
             let rows = left.min(tile_rows - start);
-            let view = map
+            let mut view = map
                 .tile
                 .view(tile_rows, ready.tile(offset, bytes))
                 .slice(start, rows);
+            if left > rows {
+                // Hardware sees only a tile's beginning when it is there.
+                let (offset, bytes) = map.tile_place(tile + 1);
+                view = view.then(ready.tile(offset, bytes));
+            }
             let (mine, rest) = out.split_at_mut(rows * x.tokens());
             if x.tokens() == 1 {
                 (kernels.matvec)(&view, x, mine);

@@ -1,86 +1,153 @@
-//! Gate, up and down of single neurons as they lie in an image: bundles of whole pages, of one
-//! neuron each.
+//! Gate, up and down of neurons as they lie in an image: bundles of whole pages, of one neuron each
+//! or of a group.
 
 use tessera_kernels::{Activation, GROUP, Kernels, NeuronRows, Rows, Soon, WeightType};
 
 use crate::memory::{Memory, Work};
 
+/// Bundles of neurons.
+struct Bundles {
+    label: &'static str,
+    /// Types of gate, up and down.
+    types: [WeightType; 3],
+    cols: usize,
+    /// Neurons of one.
+    k: usize,
+}
+
+/// Single neurons of 4-bit weights, 4,096 wide: 8 KiB each. Groups as Qwen2.5-Coder-1.5B has them.
+const BUNDLES: [Bundles; 2] = [
+    Bundles {
+        label: "8 KiB x 4096",
+        types: [WeightType::Q4; 3],
+        cols: 4096,
+        k: 1,
+    },
+    Bundles {
+        label: "group x 1536",
+        types: [WeightType::Q4K, WeightType::Q4K, WeightType::Q5],
+        cols: 1536,
+        k: GROUP,
+    },
+];
+const PAGE_BYTES: usize = 4096;
+
+impl Bundles {
+    fn codes(&self, which: usize) -> usize {
+        self.k * self.types[which].code_bytes(self.cols)
+    }
+
+    fn scales(&self, which: usize) -> usize {
+        self.k * self.types[which].scale_bytes(self.cols)
+    }
+
+    /// Codes of the gate rows and all scales.
+    fn first_bytes(&self) -> usize {
+        self.codes(0) + (0..3).map(|which| self.scales(which)).sum::<usize>()
+    }
+
+    /// Where codes of a matrix begin.
+    fn codes_at(&self, which: usize) -> usize {
+        let second = self.first_bytes().next_multiple_of(PAGE_BYTES);
+        [0, second, second + self.codes(1)][which]
+    }
+
+    fn bytes(&self) -> usize {
+        (self.codes_at(2) + self.codes(2)).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Rows `which` (gate, up, down) of a group's bundles.
+    fn rows<'a>(&self, group: &'a [u8], which: usize) -> Rows<'a> {
+        let scales_at = self.codes(0) + (0..which).map(|which| self.scales(which)).sum::<usize>();
+        let (codes, scales) = (&group[self.codes_at(which)..], &group[scales_at..]);
+        let (ty, cols) = (self.types[which], self.cols);
+        Rows::spread(ty, GROUP, cols, codes, scales, self.k, self.bytes())
+    }
+}
+
+impl Bundles {
+    fn soon<'a>(&self, group: &'a [u8], which: usize) -> Soon<'a> {
+        let len = match which {
+            0 => self.first_bytes(),
+            _ => self.codes(which),
+        };
+        Soon::stretches(&group[self.codes_at(which)..], self.bytes(), len)
+    }
+}
 /// All of them.
 pub fn cases(kernels: Kernels) -> impl Iterator<Item = Case> {
-    ["gate", "down", "all"]
-        .into_iter()
-        .map(move |what| Case { kernels, what })
+    BUNDLES.iter().flat_map(move |bundles| {
+        ["gate", "down", "all"].map(|what| Case {
+            kernels,
+            bundles,
+            what,
+        })
+    })
 }
 
-/// Neurons of 4-bit weights, 4,096 wide: 8 KiB each.
+/// One or all of the three products.
 pub struct Case {
     kernels: Kernels,
+    bundles: &'static Bundles,
     what: &'static str,
-}
-
-const COLS: usize = 4096;
-const TY: WeightType = WeightType::Q4;
-const BUNDLE_BYTES: usize = 8192;
-const CODES: usize = TY.code_bytes(COLS);
-const SCALES: usize = TY.scale_bytes(COLS);
-
-/// Rows `which` (gate, up, down) of a group's bundles.
-fn rows(group: &[u8], which: usize) -> Rows<'_> {
-    let codes = [0, 4096, 4096 + CODES][which];
-    let scales = CODES + which * SCALES;
-    let (codes, scales) = (&group[codes..], &group[scales..]);
-    Rows::spread(TY, GROUP, COLS, codes, scales, 1, BUNDLE_BYTES)
 }
 
 impl Case {
     pub fn label(&self) -> String {
-        let (name, what) = (self.kernels.name, self.what);
-        format!("{name:11} neurons {what:8} {:5} 8 KiB x {COLS}", TY.name())
+        let (name, what, bundles) = (self.kernels.name, self.what, self.bundles.label);
+        let ty = self.bundles.types[0].name();
+        format!("{name:11} neurons {what:8} {ty:5} {bundles}")
     }
 
     /// A closure that does some more work and returns all work so far. As in the engine each
     /// product asks for what the next one reads.
     pub fn runner<'m>(&self, memory: &'m Memory) -> Box<dyn FnMut() -> Work + 'm> {
-        let &Case { kernels, what } = self;
-        let groups = memory.weights.len() / BUNDLE_BYTES / GROUP;
-        let bytes = move |index: usize| {
-            let at = index % groups * GROUP * BUNDLE_BYTES;
-            &memory.weights[at..][..GROUP * BUNDLE_BYTES]
-        };
-        let part = CODES + SCALES;
-        let x = memory.inputs(1, COLS);
-        let mut scratch = vec![0u8; Kernels::scratch_bytes(COLS, 1)];
-        let (mut acc, mut done) = (vec![0f32; COLS], 0);
+        let &Case {
+            kernels,
+            bundles: b,
+            what,
+        } = self;
+        let group_bytes = b.bytes() * GROUP / b.k;
+        let groups = memory.weights.len() / group_bytes;
+        let bytes =
+            move |index: usize| &memory.weights[index % groups * group_bytes..][..group_bytes];
+        let x = memory.inputs(1, b.cols);
+        let mut scratch = vec![0u8; Kernels::scratch_bytes(b.cols, 1)];
+        let (mut acc, mut done) = (vec![0f32; b.cols], 0);
         let (mut gate, mut up) = ([0f32; GROUP], [0f32; GROUP]);
         Box::new(move || {
             let group = bytes(done);
             let next = bytes(done + 1);
-            let soon = |bytes, len| Soon::stretches(bytes, BUNDLE_BYTES, len);
-            let mut down = NeuronRows::new(TY, COLS);
-            down.extend(&rows(group, 2));
+            let mut down = NeuronRows::new(b.types[2], b.cols);
+            down.extend(&b.rows(group, 2));
             match what {
                 "gate" => {
-                    let rows = rows(group, 0).then(soon(next, part));
+                    let rows = b.rows(group, 0).then(b.soon(next, 0));
                     (kernels.matvec)(&rows, &x, &mut gate);
                 }
-                "down" => down.then(soon(&next[4096 + CODES..], CODES)),
+                "down" => down.then(b.soon(next, 2)),
                 _ => {
-                    let gate_rows = rows(group, 0).then(soon(&group[4096..], CODES));
+                    let gate_rows = b.rows(group, 0).then(b.soon(group, 1));
                     (kernels.matvec)(&gate_rows, &x, &mut gate);
-                    let up_rows = rows(group, 1).then(soon(&group[4096 + CODES..], CODES));
+                    let up_rows = b.rows(group, 1).then(b.soon(group, 2));
                     (kernels.matvec)(&up_rows, &x, &mut up);
                     (kernels.gated)(Activation::Silu, &mut gate, &up);
-                    down.then(soon(next, CODES + 3 * SCALES));
+                    down.then(b.soon(next, 0));
                 }
             }
             if what != "gate" {
                 (kernels.down_group)(&down, &memory.floats[..GROUP], &mut acc, &mut scratch);
             }
             done += 1;
-            let matrices = if what == "all" { 3 } else { 1 };
+            let matrices = match what {
+                "gate" => 0..1,
+                "down" => 2..3,
+                _ => 0..3,
+            };
+            let row_bytes = |which: usize| b.types[which].row_bytes(b.cols);
             Work {
-                bytes: done * GROUP * matrices * part,
-                macs: done * GROUP * matrices * COLS,
+                bytes: done * GROUP * matrices.clone().map(row_bytes).sum::<usize>(),
+                macs: done * GROUP * matrices.len() * b.cols,
             }
         })
     }

@@ -11,14 +11,18 @@ const SHAPES: [(usize, usize); 4] = [(8960, 1536), (1536, 8960), (1536, 576), (5
 /// All of them.
 pub fn cases(kernels: Kernels) -> impl Iterator<Item = Case> {
     let names = ["matvec", "down_group", "matmul", "down_group_many"];
-    let shaped = move |kernel, ty| {
-        SHAPES.map(|(rows, cols)| Case {
-            kernels,
-            kernel,
-            ty,
-            rows,
-            cols,
-        })
+    let shaped = move |kernel, ty: WeightType| {
+        let fitting = move |&(_, cols): &(usize, usize)| cols % ty.cols_multiple() == 0;
+        SHAPES
+            .into_iter()
+            .filter(fitting)
+            .map(move |(rows, cols)| Case {
+                kernels,
+                kernel,
+                ty,
+                rows,
+                cols,
+            })
     };
     names
         .into_iter()

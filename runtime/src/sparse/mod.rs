@@ -31,6 +31,7 @@ pub use window::bytes as window_bytes;
 use crate::arena::{Arena, OutOfMemory, carved_bytes};
 use crate::format::Image;
 use crate::limits::JOBS_MAX;
+use crate::partials::add_in_order;
 use crate::pipeline::Pipeline;
 use crate::product::Machine;
 use crate::shape::Shape;
@@ -242,11 +243,9 @@ impl<'m> Sparse<'m> {
             if let Some(error) = owner.into_inner().close(machine.clock) {
                 return Err(error.named(&image));
             }
-            for cluster in clusters {
-                for (sum, partial) in sum.iter_mut().zip(&*cluster.into_inner().partial) {
-                    *sum += partial;
-                }
-            }
+            drop(clusters);
+            let partials = &partials[..(to - from) * sum.len()];
+            add_in_order(machine.cores, partials, sum);
             from = to;
         }
         Ok(())
