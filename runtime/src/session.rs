@@ -23,6 +23,7 @@ use crate::work::{Work, take_lanes};
 
 mod batch;
 mod error;
+mod memory;
 mod side;
 
 pub use error::SessionError;

@@ -168,6 +168,12 @@ impl Policy for Frequency<'_> {
         }
     }
 
+    fn moved(&mut self, links: &mut Links<'_>, from: usize, to: usize) {
+        let bucket = self.bucket_of[from];
+        links.replace(&mut self.buckets[bucket as usize], from, to);
+        (self.bucket_of[from], self.bucket_of[to]) = (NOWHERE as u8, bucket);
+    }
+
     fn victim(&mut self, links: &mut Links<'_>, bundle_of: &[u32]) -> Option<usize> {
         self.refresh(links, bundle_of);
         self.buckets

@@ -16,6 +16,8 @@ pub struct ColdSizes {
     pub n_bundles: usize,
     /// Slots of one bundle each.
     pub n_slots: usize,
+    /// The fewest slots with which decoding gets on.
+    pub slots_least: usize,
     /// Bytes of a slot: of a bundle in memory.
     pub slot_bytes: usize,
     /// Which bundle is given up.

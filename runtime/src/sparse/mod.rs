@@ -14,6 +14,7 @@ mod guess;
 mod one;
 mod owner;
 mod predictors;
+mod shrink;
 mod team;
 mod window;
 
@@ -132,8 +133,9 @@ impl<'m> Sparse<'m> {
         }
         if self.sizes.cold.without.cache {
             let cache = &mut self.cold.books.cache;
+            let limit = cache.slots();
             cache.set_limit(0);
-            cache.set_limit(self.sizes.cold.n_slots);
+            cache.set_limit(limit);
         }
     }
 

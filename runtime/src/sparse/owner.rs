@@ -164,7 +164,7 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, '_, 'm, F> {
     }
 
     /// Takes in every read that has come out of the device.
-    fn arrivals(&mut self) -> bool {
+    pub fn arrivals(&mut self) -> bool {
         let mut moved = false;
         loop {
             let (index, outcome) = match self.stream.cold_next() {
