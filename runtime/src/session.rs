@@ -27,7 +27,7 @@ mod memory;
 mod side;
 
 pub use error::SessionError;
-use side::{read_thresholds, read_vectors, side_read};
+use side::{read_seeds, read_thresholds, read_vectors, side_read};
 
 /// Logits of one position, wherever they stand.
 #[derive(Clone, Copy)]
@@ -160,6 +160,8 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         let cancel = self.cancel;
         if let Some(sparse) = &mut self.model.sparse {
             sparse.load(&mut self.model.weights, &self.clock)?;
+            let cache = &mut sparse.cold.books.cache;
+            read_seeds(&mut self.model.weights, &self.clock, &self.kernels, cache)?;
         }
         let done = self
             .model
@@ -168,7 +170,13 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
                 progress(done, all);
                 !is_set(cancel)
             })?;
-        if done {
+        let weights = &mut self.model.weights;
+        let (crc32c, go_on) = (self.kernels.crc32c, || !is_set(cancel));
+        let filled = match &mut self.model.sparse {
+            Some(sparse) if done => sparse.fill(weights, crc32c, &self.clock, &go_on)?,
+            _ => done,
+        };
+        if filled {
             Ok(())
         } else {
             Err(SessionError::Cancelled)

@@ -204,6 +204,8 @@ fn reads_ahead_shorten_waits_and_change_no_bit() {
         let cold = ColdOptions {
             guesses,
             hot_pct: 0,
+            // Begins with an empty cache.
+            policy: PolicyKind::Lru,
             ..options.cold
         };
         let options = PlanOptions { cold, ..options };
@@ -285,7 +287,7 @@ fn failed_and_altered_reads_are_tried_again_or_reported() {
             let mut region = vec![0; plan.budget.total_bytes().unwrap()];
             let clock = SimClock::default();
             let flash = SimFlash::new(&bytes, &clock, Latency::UFS_4_0, seed);
-            let share = 2 + index as u32 * 3;
+            let share = 2 + index as u32 * 2;
             let flash = Corrupting::new(Faulty::new(flash, seed, share), seed, share);
             let lanes = ShuffledLanes::new(2, seed);
             let kernels = Kernels::best();

@@ -134,11 +134,19 @@ impl<'m> Cache<'m> {
         Ok(cache)
     }
 
-    /// Tells the policy that `bundle` is used by `share` / 255 of all tokens, as the image's
-    /// statistics say. To be called before the bundle's first use; LRU does not care.
+    /// Tells the policy that a neuron of `bundle` is used by `share` / 255 of all tokens, as the
+    /// image's statistics say; the largest share counts. To be called before the bundle's first
+    /// use; LRU does not care.
     pub fn seed(&mut self, bundle: BundleIndex, share: u8) {
         if let Rule::Frequency(rule) = &mut self.rule {
             rule.seed(bundle.0 as usize, share);
+        }
+    }
+
+    /// A pass of tokens through the model begins: what policies measure time by.
+    pub fn next_pass(&mut self) {
+        if let Rule::Frequency(rule) = &mut self.rule {
+            rule.next_pass();
         }
     }
 
@@ -181,6 +189,18 @@ impl<'m> Cache<'m> {
         self.start(slot, index);
         self.slots[slot].set_guess(true);
         self.n_guesses += 1;
+        Some(SlotIndex(slot as u32))
+    }
+
+    /// Takes a free slot for a bundle that statistics name, without pinning it. The caller must
+    /// read the bundle as if it had been reserved. `None` if it is here or coming, or none is free.
+    pub fn fill(&mut self, bundle: BundleIndex) -> Option<SlotIndex> {
+        let index = bundle.0 as usize;
+        if self.find(index).is_some() {
+            return None;
+        }
+        let slot = self.take_free()?;
+        self.start(slot, index);
         Some(SlotIndex(slot as u32))
     }
 

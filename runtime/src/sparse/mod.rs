@@ -11,6 +11,7 @@ mod books;
 mod cluster;
 mod foresight;
 mod guess;
+mod idle;
 mod one;
 mod owner;
 mod predictors;
@@ -131,8 +132,9 @@ impl<'m> Sparse<'m> {
         if let Some(foresight) = &mut self.foresight {
             foresight.begin_pass();
         }
+        let cache = &mut self.cold.books.cache;
+        cache.next_pass();
         if self.sizes.cold.without.cache {
-            let cache = &mut self.cold.books.cache;
             let limit = cache.slots();
             cache.set_limit(0);
             cache.set_limit(limit);

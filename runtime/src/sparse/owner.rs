@@ -113,7 +113,8 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, '_, 'm, F> {
         moved
     }
 
-    fn flush(&mut self) {
+    /// Hands the reads that were begun to the hardware.
+    pub fn flush(&mut self) {
         self.stream.cold_flush();
         self.unflushed = 0;
     }

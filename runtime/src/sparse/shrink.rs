@@ -6,15 +6,9 @@
 
 use core::ops::Range;
 
-use spin::mutex::SpinMutex;
-use tessera_hal::{Clock, Flash, Reclaim};
+use tessera_hal::Reclaim;
 
-use super::Sparse;
 use super::books::Cold;
-use super::owner::{Owner, Place};
-use crate::pipeline::Pipeline;
-use crate::stream::Patience;
-use crate::weights::{Weights, WeightsError};
 
 /// Where the slots lie, in addresses.
 #[derive(Debug, Clone, Copy)]
@@ -110,58 +104,6 @@ impl Cold<'_> {
         let limit = limit.map_or(old, |limit| limit.max(old));
         self.books.cache.set_limit(limit);
         given - span.given_bytes(limit)
-    }
-}
-
-impl<'m> Sparse<'m> {
-    /// Waits for all reads, which may have been begun on guesses, and takes them in.
-    ///
-    /// # Errors
-    /// A read that does not come out of the device.
-    pub fn settle<'f, F: Flash<'f>>(
-        &mut self,
-        weights: &mut Weights<'f, F>,
-        crc32c: fn(u32, &[u8]) -> u32,
-        clock: &impl Clock,
-    ) -> Result<(), WeightsError> {
-        let shape = *weights.image.shape();
-        let map = weights.image.ffn(0, 0);
-        let (image, stream, _) = weights.split(&map, 0);
-        let map_of = |section: usize| image.ffn(section / shape.n_ffns(), section % shape.n_ffns());
-        let place = Place {
-            section: usize::MAX,
-            n_bundles: shape.ffn_dim / map.bundle.neurons,
-            resident: 0,
-            cluster_bundles: 1,
-            map_of: &map_of,
-            crc32c,
-        };
-        let pipeline = SpinMutex::new(Pipeline::new(0, 0, true));
-        let mut owner = Owner {
-            stream,
-            books: &mut self.cold.books,
-            slots: &self.cold.slots,
-            place: &place,
-            pipeline: &pipeline,
-            clusters: &[],
-            ahead: &[],
-            guesses: None,
-            worth: None,
-            first_bundle: 0,
-            unflushed: 0,
-            cursor: 0,
-            patience: Patience::default(),
-            error: None,
-        };
-        while owner.is_reading() {
-            if !owner.arrivals() && !owner.wait(clock) {
-                break;
-            }
-        }
-        match owner.error {
-            Some(error) => Err(error.named(&image)),
-            None => Ok(()),
-        }
     }
 }
 
