@@ -159,6 +159,9 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     pub fn load(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), SessionError> {
         let cancel = self.cancel;
         if let Some(sparse) = &mut self.model.sparse {
+            // A call that failed may have left reads in flight.
+            let crc32c = self.kernels.crc32c;
+            sparse.settle(&mut self.model.weights, crc32c, &self.clock)?;
             sparse.load(&mut self.model.weights, &self.clock)?;
             let cache = &mut sparse.cold.books.cache;
             read_seeds(&mut self.model.weights, &self.clock, &self.kernels, cache)?;

@@ -367,4 +367,21 @@ fn an_image_without_predictors_or_thresholds_is_refused() {
     let plan = |mode| Plan::new(&image, options(mode, 1 << 30, 1));
     assert_eq!(plan(Mode::Predict), Err(PlanError::Predictors));
     assert_eq!(plan(Mode::Threshold), Err(PlanError::Statistics));
+    // One section without a predictor is one too many: the error says so before anything is read.
+    for recipe in recipes() {
+        let bytes = image_of(recipe, Predictors::AllButLast);
+        let image = Image::new_checked(&bytes, bytes.len() as u64).unwrap();
+        let plan = |mode| Plan::new(&image, options(mode, 1 << 30, 1));
+        assert_eq!(
+            plan(Mode::Predict),
+            Err(PlanError::Predictors),
+            "{recipe:?}"
+        );
+        assert!(
+            calm_bits(&bytes, Mode::Exact)
+                == calm_bits(&image_of(recipe, Predictors::None), Mode::Exact)
+        );
+    }
+    let text = PlanError::Predictors.to_string();
+    assert!(text.contains("every layer and expert"), "{text}");
 }

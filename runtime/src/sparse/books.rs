@@ -178,6 +178,18 @@ impl Books<'_> {
         }
     }
 
+    /// Second parts that are still in flight were waited for long enough: their bundles may be
+    /// evicted from now on, and are not whole. What they bring, should they come, is dropped.
+    pub fn disown_rests(&mut self, n_bundles: usize) {
+        for index in 0..self.flights.len() {
+            let flight = self.flights[index];
+            if self.free >> index & 1 == 0 && flight.part == Part::Rest {
+                self.give_up(&flight, n_bundles);
+                self.flights[index].wanted = 0;
+            }
+        }
+    }
+
     /// Drops the places that a cluster holds.
     pub fn release(&mut self, cluster: &mut Cluster<'_>) {
         for place in &mut cluster.places[..cluster.n_needed] {

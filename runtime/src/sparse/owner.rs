@@ -293,6 +293,9 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, '_, 'm, F> {
                 patient = self.wait(clock);
             }
         }
+        if self.error.is_some() {
+            self.books.disown_rests(self.place.n_bundles);
+        }
         for cluster in self.clusters {
             self.books.release(&mut cluster.lock());
         }
