@@ -8,6 +8,7 @@ use tessera_runtime::sampler::{Bias, Candidate, Sampler, SamplerOptions};
 use crate::engine::LinuxSession;
 use crate::metrics::Recorder;
 use crate::options::GenerateArgs;
+use crate::pressure::Yielding;
 use crate::text::{TextStream, TokenBytes};
 
 /// Why a continuation ended.
@@ -42,6 +43,8 @@ pub struct Generator {
     scratch: Vec<Candidate>,
     end_ids: Vec<u32>,
     turns: u64,
+    /// Whether memory is given back, and how much.
+    pub yielding: Option<Yielding>,
     /// Tokens of the context.
     pub history: Vec<u32>,
     /// Tokens of the last continuation, the end token not among them.
@@ -62,6 +65,7 @@ impl Generator {
             output: Vec::with_capacity(seq_len),
             digest: Digest::default(),
             turns: 0,
+            yielding: yielding(args),
             args: args.clone(),
         }
     }
@@ -99,6 +103,9 @@ impl Generator {
                 if session.pos() == session.seq_len() {
                     break Finish::ContextFull;
                 }
+                if let Some(yielding) = &mut self.yielding {
+                    yielding.look(session)?;
+                }
                 let (begun_ns, before) = (session.now_ns(), session.stats());
                 digest.add(session.append(&output[output.len() - 1..])?);
                 let ns = session.now_ns() - begun_ns;
@@ -131,6 +138,18 @@ impl Generator {
         self.history.truncate(len);
         session.truncate(len);
     }
+}
+
+/// What `--yield-memory` asks for, where this system can tell.
+fn yielding(args: &GenerateArgs) -> Option<Yielding> {
+    if !args.yield_memory {
+        return None;
+    }
+    let watched = Yielding::watch_system();
+    if let Err(error) = &watched {
+        eprintln!("[--yield-memory does nothing: memory pressure cannot be watched: {error}]");
+    }
+    watched.ok()
 }
 
 /// The options of one continuation; each later one draws from a seed of its own.

@@ -8,6 +8,7 @@ pub mod generate;
 pub mod metrics;
 pub mod options;
 pub mod planning;
+pub mod pressure;
 pub mod probe;
 pub mod profile;
 pub mod text;

@@ -282,6 +282,9 @@ pub struct GenerateArgs {
     /// Go on after an end token.
     #[arg(long)]
     pub ignore_eos: bool,
+    /// Give cached neurons back while the system is short of memory (with --mode predict).
+    #[arg(long)]
+    pub yield_memory: bool,
 }
 
 impl Default for GenerateArgs {
@@ -302,6 +305,7 @@ impl Default for GenerateArgs {
             seed: 0,
             stop: Vec::new(),
             ignore_eos: false,
+            yield_memory: false,
         }
     }
 }

@@ -8,12 +8,16 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use support::{Recipe, tiny_image};
+use support::{Predictors, Recipe, tiny_image};
 use tessera::engine::{EngineOptions, Io, Kv, OpenImage, start};
 use tessera::generate::Generator;
 use tessera::metrics::Recorder;
 use tessera::options::GenerateArgs;
 use tessera::planning::{Device, make_plan};
+use tessera::pressure::Yielding;
+use tessera_hal::linux::DontNeed;
+use tessera_kernels::Activation;
+use tessera_runtime::Mode;
 use tessera_runtime::profile::DeviceProfile;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -48,11 +52,25 @@ static ALLOCATOR: Counting = Counting;
 fn no_token_allocates() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.image");
-    for n_experts in [0, 4] {
+    let cases = [
+        (0, Mode::Exact),
+        (4, Mode::Exact),
+        (0, Mode::Predict),
+        (4, Mode::Predict),
+        (0, Mode::Threshold),
+    ];
+    let (mut asked, mut given) = (0, 0);
+    for (n_experts, mode) in cases {
         std::fs::write(
             &path,
             tiny_image(&Recipe {
                 n_experts,
+                activation: match mode {
+                    Mode::Predict => Activation::Relu,
+                    Mode::Exact | Mode::Threshold => Activation::Silu,
+                },
+                predictors: Predictors::Some,
+                threshold: Some(0.1),
                 ..Recipe::default()
             }),
         )
@@ -67,6 +85,9 @@ fn no_token_allocates() {
                 logits_rows: 1,
                 io,
                 memory_bytes: Some(1),
+                mode,
+                // A cache needs memory that many tokens at once would take.
+                batch_tokens: (mode == Mode::Predict).then_some(8),
                 ..EngineOptions::default()
             };
             let device = Device {
@@ -81,7 +102,10 @@ fn no_token_allocates() {
                 .split(' ')
                 .filter_map(|word| word.parse::<u64>().ok())
                 .max();
-            for memory in [least.unwrap(), 1 << 30] {
+            let least = least.unwrap();
+            options.memory_bytes = Some(1 << 30);
+            let roomy = make_plan(&model, &options, &device, 2).unwrap().plan;
+            for memory in [least, least + roomy.kept_bytes / 4 * 3, 1 << 30] {
                 options.memory_bytes = Some(memory);
                 let (mut session, _) = start(&model, &options).unwrap();
                 session.load(&mut |_, _| {}).unwrap();
@@ -92,6 +116,12 @@ fn no_token_allocates() {
                 };
                 let vocab_size = session.image().shape().vocab_size;
                 let mut generator = Generator::new(&generate, vocab_size, 96, Vec::new());
+                // Every other look finds memory short.
+                let mut looks = 0;
+                generator.yielding = Some(Yielding::new(Box::new(move || {
+                    looks += 1;
+                    looks % 2 == 0
+                })));
                 let mut recorder = Recorder::with_capacity(96);
                 generator.history.reserve(96);
                 session.append(&[1, 2, 3]).unwrap();
@@ -107,12 +137,20 @@ fn no_token_allocates() {
                     session.decode(&steps, &mut |_, _| seen += 1).unwrap();
                 }
                 assert_eq!(seen, 27);
+                let taken = session.grow(usize::MAX, &DontNeed);
+                let yielded = generator.yielding.as_ref().map(Yielding::given_bytes);
+                assert_eq!(yielded, Some((taken, taken)));
+                (asked, given) = (asked + 1, given + usize::from(taken > 0));
                 let count = ALLOCATIONS.load(Ordering::Relaxed) - before;
                 assert_eq!(generator.output.len(), 40);
-                assert_eq!(count, 0, "{io:?}, {memory} bytes, {n_experts} experts");
+                assert_eq!(
+                    count, 0,
+                    "{mode:?}, {io:?}, {memory} bytes, {n_experts} experts"
+                );
             }
         }
     }
+    assert!(0 < given && given < asked, "{given} of {asked}");
     assert!(
         ALLOCATIONS.load(Ordering::Relaxed) > 100,
         "the counter counts"

@@ -28,6 +28,7 @@ pub mod flash;
 #[cfg(feature = "linux")]
 pub mod linux;
 pub mod page;
+pub mod reclaim;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod slots;
@@ -36,4 +37,5 @@ pub use clock::Clock;
 pub use cores::{Cores, OneLane};
 pub use flash::{Flash, IoError, Read};
 pub use page::{PAGE_BYTES, PageCount, PageIndex};
+pub use reclaim::{KeepAll, Reclaim};
 pub use slots::Slots;

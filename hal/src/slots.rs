@@ -93,6 +93,37 @@ impl<'m> Slots<'m> {
         SlotWrite { bytes, state }
     }
 
+    /// Address of the first byte.
+    pub fn address(&self) -> usize {
+        self.bytes.as_ptr().addr()
+    }
+
+    /// Copies a slot to another one.
+    ///
+    /// # Panics
+    /// If they are the same, or the first is filled or the other in use.
+    pub fn copy(&self, from: usize, to: usize) {
+        let from = self.read(from);
+        self.write(to).copy_from_slice(&from);
+    }
+
+    /// The bytes of all slots from `first` on, which nobody can reach meanwhile.
+    ///
+    /// # Panics
+    /// If there are fewer slots than `first`.
+    pub fn bytes_from(&mut self, first: usize) -> &mut [u8] {
+        let count = self.len().checked_sub(first);
+        let Some(count) = count else {
+            panic!("slot {first} of {}", self.len())
+        };
+        // SAFETY: `new` checked the bytes of all slots, and `first` is at most their number.
+        // Whoever reads or fills a slot borrows `self`, so nobody does.
+        unsafe {
+            let start = self.bytes.as_ptr().add(first * self.slot_bytes);
+            slice::from_raw_parts_mut(start, count * self.slot_bytes)
+        }
+    }
+
     fn start(&self, slot: usize) -> *mut u8 {
         // SAFETY: `slot` is below `states.len()` in both callers, so its bytes are inside the
         // memory that `new` was given.
@@ -177,6 +208,23 @@ mod tests {
         for (slot, read) in all.iter().enumerate() {
             assert_eq!(&**read, [slot as u8 + 1; 8]);
         }
+    }
+
+    #[test]
+    fn slots_are_copied_and_reached_together() {
+        let (mut bytes, mut states) = ([0u8; 27], [0u32; 3]);
+        let mut slots = Slots::new(&mut bytes, &mut states, 8);
+        for slot in 0..3 {
+            slots.write(slot).fill(slot as u8 + 1);
+        }
+        slots.copy(2, 0);
+        assert_eq!(*slots.bytes_from(0), [[3u8; 8], [2; 8], [3; 8]].concat());
+        slots.bytes_from(1).fill(9);
+        assert_eq!(
+            (&*slots.read(0), &*slots.read(2)),
+            (&[3; 8][..], &[9; 8][..])
+        );
+        assert!(slots.bytes_from(3).is_empty());
     }
 
     #[test]

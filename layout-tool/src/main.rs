@@ -13,7 +13,9 @@ use clap::{Args, Parser, Subcommand};
 use layout_tool::budget::BudgetOptions;
 use layout_tool::inspect::inspect;
 use layout_tool::pack::{Choice, PackOptions, Weights, check_target, pack};
-use layout_tool::simulate::{POLICIES, simulate};
+use layout_tool::simulate::start::Starts;
+use layout_tool::simulate::trace::Trace;
+use layout_tool::simulate::{POLICIES, score};
 use layout_tool::size;
 use layout_tool::synth::{SynthOptions, synth};
 use layout_tool::verify::{compare, verify};
@@ -210,6 +212,15 @@ struct SimulateArgs {
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
     prefix: f64,
 
+    /// Tokens of a pass: what any of them uses is asked for once.
+    #[arg(long, value_name = "N", default_value = "1",
+          value_parser = clap::value_parser!(u8).range(1..=8))]
+    batch: u8,
+
+    /// Instead: score the first passes after a start, by what the cache begins with.
+    #[arg(long, value_name = "PASSES", conflicts_with_all = ["policy", "json"])]
+    start: Option<usize>,
+
     /// Print JSON with stable keys.
     #[arg(long)]
     json: bool,
@@ -361,8 +372,21 @@ fn run_simulate(args: &SimulateArgs) -> Result<(), String> {
         Some(policy) => vec![policy],
         None => POLICIES.map(|(kind, _)| kind).to_vec(),
     };
-    let simulation = simulate(&args.trace, &policies, args.prefix);
-    let simulation = simulation.map_err(|error| error.to_string())?;
+    let trace = Trace::open(&args.trace, args.prefix).map_err(|error| error.to_string())?;
+    let trace = trace.joined(usize::from(args.batch));
+    if trace.tokens() < 2 {
+        return Err(format!(
+            "{}: {} passes of {} tokens; the first half is learned from and the second scored, so \
+             2 are the least",
+            args.trace.display(),
+            trace.tokens(),
+            args.batch
+        ));
+    }
+    if let Some(passes) = args.start {
+        return print(&Starts::of(&trace, passes));
+    }
+    let simulation = score(&trace, &policies);
     if args.json {
         print(&format!("{:#}", simulation.json()))
     } else {

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use layout_tool::simulate::start::Starts;
 use layout_tool::simulate::trace::{Fault, MAGIC, Place, Trace, TraceError};
 use layout_tool::simulate::{POLICIES, Simulation, score, simulate};
 use tessera_runtime::cache::PolicyKind;
@@ -37,6 +38,41 @@ fn neurons_become_bundles_past_the_prefix() {
     assert_eq!((trace.sections, trace.section_bundles), (2, 3));
     assert_eq!(trace.demands, [0, 2, 3 + 1, 3 + 2]);
     assert_eq!((trace.token(0), trace.token(1)), (0..2, 2..4));
+}
+
+#[test]
+fn a_pass_of_several_tokens_asks_once() {
+    let active = |list: &[u32]| vec![list.to_vec()];
+    let tokens = [
+        active(&[1, 3]),
+        active(&[0, 3]),
+        active(&[]),
+        active(&[2]),
+        active(&[5]),
+    ];
+    let trace = Trace::read(&bytes(&words(8, 1, &tokens))[..], 0.0).unwrap();
+    let joined = trace.joined(2);
+    assert_eq!(joined.demands, [0, 1, 3, 2]);
+    assert_eq!((joined.tokens(), joined.token(1)), (2, 3..4));
+    assert_eq!(trace.joined(1), trace);
+}
+
+#[test]
+fn a_cache_that_begins_full_misses_least_at_first() {
+    let trace = drawn(
+        &Activity {
+            boost: 1.5,
+            kept: 0.0,
+            scan_every: 0,
+        },
+        40,
+    );
+    let starts = Starts::of(&trace, 4);
+    println!("{starts}");
+    for row in starts.scores.chunks(5).filter(|row| row[0].share_pct >= 20) {
+        let [empty, filled] = [2, 4].map(|kind| row[kind].misses_mean);
+        assert!(filled < 0.95 * empty, "{row:?}");
+    }
 }
 
 #[test]

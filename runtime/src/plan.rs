@@ -175,7 +175,7 @@ pub enum PlanError {
         /// The most there can be.
         max: usize,
     },
-    /// The image has no predictors.
+    /// The image has no predictors, or not for every section.
     Predictors,
     /// The image has no statistics, and so no thresholds.
     Statistics,
@@ -206,7 +206,8 @@ impl core::fmt::Display for PlanError {
             }
             Self::Predictors => write!(
                 f,
-                "the image has no predictors; layout-tool profile makes an image that has"
+                "the image has no predictors, or not for every layer and expert; \
+                 layout-tool profile makes an image that has"
             ),
             Self::Statistics => write!(
                 f,

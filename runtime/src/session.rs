@@ -23,10 +23,11 @@ use crate::work::{Work, take_lanes};
 
 mod batch;
 mod error;
+mod memory;
 mod side;
 
 pub use error::SessionError;
-use side::{read_thresholds, read_vectors, side_read};
+use side::{read_seeds, read_thresholds, read_vectors, side_read};
 
 /// Logits of one position, wherever they stand.
 #[derive(Clone, Copy)]
@@ -158,7 +159,12 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     pub fn load(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), SessionError> {
         let cancel = self.cancel;
         if let Some(sparse) = &mut self.model.sparse {
+            // A call that failed may have left reads in flight.
+            let crc32c = self.kernels.crc32c;
+            sparse.settle(&mut self.model.weights, crc32c, &self.clock)?;
             sparse.load(&mut self.model.weights, &self.clock)?;
+            let cache = &mut sparse.cold.books.cache;
+            read_seeds(&mut self.model.weights, &self.clock, &self.kernels, cache)?;
         }
         let done = self
             .model
@@ -167,7 +173,13 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
                 progress(done, all);
                 !is_set(cancel)
             })?;
-        if done {
+        let weights = &mut self.model.weights;
+        let (crc32c, go_on) = (self.kernels.crc32c, || !is_set(cancel));
+        let filled = match &mut self.model.sparse {
+            Some(sparse) if done => sparse.fill(weights, crc32c, &self.clock, &go_on)?,
+            _ => done,
+        };
+        if filled {
             Ok(())
         } else {
             Err(SessionError::Cancelled)

@@ -57,6 +57,9 @@ struct Slot<'m> {
     offset: u64,
     bytes: usize,
     tries: u32,
+    /// Offset and bytes of what is to be read once the read in flight, which nobody wants any
+    /// more, has come out.
+    next: Option<(u64, usize)>,
 }
 
 impl<'m> Slot<'m> {
@@ -69,7 +72,14 @@ impl<'m> Slot<'m> {
             offset: 0,
             bytes: 0,
             tries: 0,
+            next: None,
         }
+    }
+
+    /// Makes it a read of `bytes` at `offset` that is to be submitted.
+    fn set(&mut self, offset: u64, bytes: usize) {
+        (self.offset, self.bytes, self.tries) = (offset, bytes, 0);
+        (self.state, self.next) = (State::Idle, None);
     }
 
     fn filled(&self) -> &[u8] {
@@ -326,6 +336,11 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         let result = loop {
             self.reap();
             let slot = self.slot_mut(tag);
+            if slot.state != State::Loading
+                && let Some((offset, bytes)) = slot.next
+            {
+                slot.set(offset, bytes);
+            }
             let (offset, tries) = (slot.offset, slot.tries);
             match slot.state {
                 State::Arrived | State::Checked => break Ok(()),
@@ -364,6 +379,7 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         chunk: usize,
         clock: &impl Clock,
     ) -> Result<(), StreamError> {
+        let mut patience = Patience::default();
         loop {
             self.pump(chunks);
             if self.held == self.tail {
@@ -371,7 +387,15 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
                 (self.next, self.next_pass) = (chunk, self.pass);
                 self.pump(chunks);
             }
-            assert!(self.held < self.tail, "chunk {chunk} is not on its way");
+            if self.held == self.tail {
+                // The device's queue is full, of reads of neurons.
+                assert!(self.any, "chunk {chunk} is not on its way");
+                if !patience.wait(&mut self.flash, clock) {
+                    let offset = chunks[chunk].offset;
+                    return Err(StreamError::Deadline { offset });
+                }
+                continue;
+            }
             let index = self.slot_index(self.held);
             self.settle(index as u32, clock)?;
             if self.slots[index].chunk == chunk {
@@ -533,10 +557,15 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
             .map_or(0, |slot| slot.buf.as_ref().map_or(0, |buf| buf.len()))
     }
 
-    /// Starts a side read of whole pages into side slot `index`.
+    /// Starts a side read of whole pages into side slot `index`. If a call that failed left a read
+    /// in flight there, it starts when that has come out, in [`Stream::side_wait`].
     pub fn side_start(&mut self, index: usize, offset: u64, bytes: usize) {
         let slot = &mut self.side[index];
-        (slot.offset, slot.bytes, slot.tries, slot.state) = (offset, bytes, 0, State::Idle);
+        if slot.state == State::Loading {
+            slot.next = Some((offset, bytes));
+            return;
+        }
+        slot.set(offset, bytes);
         if self.submit(SIDE_TAG + index as u32) {
             self.flash.flush();
         }

@@ -204,6 +204,8 @@ fn reads_ahead_shorten_waits_and_change_no_bit() {
         let cold = ColdOptions {
             guesses,
             hot_pct: 0,
+            // Begins with an empty cache.
+            policy: PolicyKind::Lru,
             ..options.cold
         };
         let options = PlanOptions { cold, ..options };
@@ -285,7 +287,7 @@ fn failed_and_altered_reads_are_tried_again_or_reported() {
             let mut region = vec![0; plan.budget.total_bytes().unwrap()];
             let clock = SimClock::default();
             let flash = SimFlash::new(&bytes, &clock, Latency::UFS_4_0, seed);
-            let share = 2 + index as u32 * 3;
+            let share = 2 + index as u32 * 2;
             let flash = Corrupting::new(Faulty::new(flash, seed, share), seed, share);
             let lanes = ShuffledLanes::new(2, seed);
             let kernels = Kernels::best();
@@ -365,4 +367,21 @@ fn an_image_without_predictors_or_thresholds_is_refused() {
     let plan = |mode| Plan::new(&image, options(mode, 1 << 30, 1));
     assert_eq!(plan(Mode::Predict), Err(PlanError::Predictors));
     assert_eq!(plan(Mode::Threshold), Err(PlanError::Statistics));
+    // One section without a predictor is one too many: the error says so before anything is read.
+    for recipe in recipes() {
+        let bytes = image_of(recipe, Predictors::AllButLast);
+        let image = Image::new_checked(&bytes, bytes.len() as u64).unwrap();
+        let plan = |mode| Plan::new(&image, options(mode, 1 << 30, 1));
+        assert_eq!(
+            plan(Mode::Predict),
+            Err(PlanError::Predictors),
+            "{recipe:?}"
+        );
+        assert!(
+            calm_bits(&bytes, Mode::Exact)
+                == calm_bits(&image_of(recipe, Predictors::None), Mode::Exact)
+        );
+    }
+    let text = PlanError::Predictors.to_string();
+    assert!(text.contains("every layer and expert"), "{text}");
 }

@@ -49,7 +49,11 @@ fn number(file: &Path) -> Option<u64> {
 ///
 /// `controller` is empty for version 2. Inside a container the path in `groups` may be the
 /// host's and not exist under `root`; then the ancestors still lead to what is there.
-fn folders(root: &Path, groups: &str, controller: &str) -> impl Iterator<Item = PathBuf> {
+pub(crate) fn folders(
+    root: &Path,
+    groups: &str,
+    controller: &str,
+) -> impl Iterator<Item = PathBuf> {
     let path = groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);

@@ -145,7 +145,8 @@ impl Drop for Region {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linux::memory;
+    use crate::linux::{DontNeed, memory};
+    use crate::reclaim::Reclaim;
 
     #[test]
     fn a_region_is_aligned_zeroed_and_exact() {
@@ -190,5 +191,31 @@ mod tests {
             after_bytes < before_bytes + (256 << 20),
             "{before_bytes} {after_bytes}"
         );
+    }
+
+    #[test]
+    fn what_is_given_back_is_not_resident_and_can_be_used_again() {
+        let mut region = Region::new(8 << 20).unwrap();
+        region.fill(7);
+        let page_bytes = DontNeed.page_bytes();
+        assert!(page_bytes.is_power_of_two() && page_bytes >= 4096);
+        let (kept, given) = region.split_at_mut(page_bytes);
+        let resident = |bytes: &[u8]| {
+            let mut pages = vec![0u8; bytes.len().div_ceil(page_bytes)];
+            // SAFETY: the range is mapped, and `pages` has a byte for each of its pages.
+            let status = unsafe {
+                let start = bytes.as_ptr().cast_mut().cast();
+                libc::mincore(start, bytes.len(), pages.as_mut_ptr())
+            };
+            assert_eq!(status, 0);
+            pages.iter().filter(|&&page| page & 1 == 1).count()
+        };
+        assert_eq!(resident(given), given.len() / page_bytes);
+        assert!(DontNeed.give_back(given));
+        assert_eq!(resident(given), 0);
+        assert!(kept.iter().all(|&byte| byte == 7));
+        given.fill(9);
+        assert_eq!(resident(given), given.len() / page_bytes);
+        assert!(!DontNeed.give_back(&mut given[1..]), "no page begins there");
     }
 }

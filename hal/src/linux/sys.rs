@@ -91,6 +91,19 @@ pub(crate) fn poll_readable(fd: RawFd, timeout_ns: u64) {
     unsafe { libc::ppoll(&mut poll, 1, &timeout, ptr::null()) };
 }
 
+/// Whether `fd` has priority data now, as triggers have; never waits.
+pub(crate) fn poll_priority(fd: RawFd) -> bool {
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLPRI,
+        revents: 0,
+    };
+    let timeout = timespec(0);
+    // SAFETY: one valid pollfd, a valid timespec, no signal mask.
+    let count = unsafe { libc::ppoll(&mut poll, 1, &timeout, ptr::null()) };
+    count == 1 && poll.revents & libc::POLLPRI != 0
+}
+
 /// Sleeps while `word` holds `expected`, until woken; may return early.
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32) {
     // SAFETY: `word` is a valid, aligned 32-bit word for the time of the call; no timeout.
@@ -116,6 +129,20 @@ pub(crate) fn futex_wake(word: &AtomicU32, count: u32) {
             count.min(i32::MAX as u32),
         )
     };
+}
+
+/// Bytes of a page of memory.
+pub(crate) fn page_bytes() -> usize {
+    // SAFETY: asks for a number.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(4096).next_power_of_two()
+}
+
+/// Gives the pages of private memory back; they are zeroed when they are touched again. False if
+/// the kernel refuses, as it does where the first byte is not a page's.
+pub(crate) fn forget(pages: &mut [u8]) -> bool {
+    // SAFETY: nobody else has borrowed the bytes, and any bytes may take their place.
+    unsafe { libc::madvise(pages.as_mut_ptr().cast(), pages.len(), libc::MADV_DONTNEED) == 0 }
 }
 
 /// Maps `bytes` of zeroed private memory that is backed only once it is touched.

@@ -30,6 +30,7 @@ mod lanes;
 mod latency;
 mod metered;
 mod random;
+mod reclaim;
 #[cfg(test)]
 mod tests;
 
@@ -40,3 +41,4 @@ pub use lanes::ShuffledLanes;
 pub use latency::Latency;
 pub use metered::{Meter, Metered, REQUEST_LOG_MAX};
 pub use random::Random;
+pub use reclaim::Poisoning;

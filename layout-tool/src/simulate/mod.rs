@@ -5,6 +5,7 @@
 //! as soon as it was used, so what many lanes hold at once is not modelled, nor are guesses.
 
 pub mod belady;
+pub mod start;
 pub mod trace;
 
 use std::fmt;
@@ -139,20 +140,32 @@ fn misses(trace: &Trace, kind: PolicyKind, seeds: &[u8], slots: usize) -> Vec<us
     for (bundle, &share) in seeds.iter().enumerate() {
         cache.seed(BundleIndex(bundle as u32), share);
     }
-    per_token(trace, |bundle| {
-        let found = cache.acquire(BundleIndex(bundle));
-        match found.expect("every slot was released") {
-            Acquired::Present(slot) => {
-                cache.release(slot);
-                true
-            }
-            Acquired::Reserved(slot) | Acquired::Loading(slot) => {
-                cache.arrived(slot);
-                cache.release(slot);
-                false
-            }
+    (0..trace.tokens())
+        .map(|token| pass(&mut cache, &trace.demands[trace.token(token)]))
+        .collect()
+}
+
+/// Misses of one pass.
+fn pass(cache: &mut Cache<'_>, demands: &[u32]) -> usize {
+    cache.next_pass();
+    let missed = |&&bundle: &&u32| !demand(cache, bundle);
+    demands.iter().filter(missed).count()
+}
+
+/// Asks for `bundle`, and lets it go at once; true for a hit.
+fn demand(cache: &mut Cache<'_>, bundle: u32) -> bool {
+    let found = cache.acquire(BundleIndex(bundle));
+    match found.expect("every slot was released") {
+        Acquired::Present(slot) => {
+            cache.release(slot);
+            true
         }
-    })
+        Acquired::Reserved(slot) | Acquired::Loading(slot) => {
+            cache.arrived(slot);
+            cache.release(slot);
+            false
+        }
+    }
 }
 
 /// Misses of each token, where `demand(bundle)` is true for a hit.

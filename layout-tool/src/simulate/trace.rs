@@ -279,6 +279,36 @@ impl Trace {
         Ok(())
     }
 
+    /// The trace of passes that carry `batch` consecutive tokens each: what any of them needs is
+    /// asked for once. Tokens that fill no batch are left out.
+    ///
+    /// # Panics
+    /// If a batch has no tokens.
+    pub fn joined(&self, batch: usize) -> Trace {
+        let (mut demands, mut ends) = (Vec::new(), Vec::new());
+        for pass in 0..self.tokens() / batch {
+            let first = self.token(pass * batch).start;
+            let last = self.token(pass * batch + batch - 1).end;
+            let begun = demands.len();
+            demands.extend(&self.demands[first..last]);
+            demands[begun..].sort_unstable();
+            let mut kept = begun;
+            for at in begun..demands.len() {
+                if at == begun || demands[at] != demands[kept - 1] {
+                    demands[kept] = demands[at];
+                    kept += 1;
+                }
+            }
+            demands.truncate(kept);
+            ends.push(kept);
+        }
+        Trace {
+            demands,
+            ends,
+            ..*self
+        }
+    }
+
     /// Cold bundles of all sections.
     pub fn bundles(&self) -> usize {
         self.sections as usize * self.section_bundles as usize

@@ -11,35 +11,31 @@ use super::policy::Policy;
 /// Lists of idle slots: eight to an octave of 16-bit scores, so that rates differ by at most an
 /// eighth within one.
 const BUCKETS: usize = 128;
-/// Ticks in which the slow rate falls by half.
-const SLOW_TICKS: u32 = 256;
-/// Ticks in which the fast rate falls by half.
-const FAST_TICKS: u32 = 16;
-/// Bundles of the image for each demand of a tick. Where a tenth of them is active, a token makes
-/// about six ticks, so that the slow rate is that of some forty tokens.
-const TICK_BUNDLES: u32 = 64;
-/// Shift that turns the share of tokens that use a bundle into a share of ticks, roughly.
-const SEED_SHIFT: u32 = 2;
+/// Passes in which the slow rate falls by half.
+const SLOW_PASSES: u32 = 32;
+/// Passes in which the fast rate falls by half.
+const FAST_PASSES: u32 = 2;
 /// Slots whose bucket is looked at again for each eviction.
 const REFRESHED: usize = 8;
 
-/// How often a bundle is asked for: demands a tick in units of 1 / 65536, forgotten exponentially.
+/// How often a bundle is asked for: demands a pass in units of 1 / 65536, forgotten exponentially.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Rate {
-    /// Over some hundred ticks; begins with the image's statistics.
+    /// Over some fifty passes; begins with the image's statistics.
     slow: u16,
-    /// Over a few ticks: the topic that the text is at.
+    /// Over a few passes: the topic that the text is at.
     fast: u16,
-    /// When the bundle was last asked for, in ticks. Wraps: one that comes back after 65,536 ticks
+    /// Pass in which the bundle was last asked for. Wraps: one that comes back after 65,536 passes
     /// is taken for recent once.
-    tick: u16,
+    pass: u16,
 }
 
 /// The policy [`super::PolicyKind::Frequency`].
 ///
 /// A bundle's score is the sum of a slow and a fast moving average of its demands. Idle slots lie
-/// in buckets of equal score; the victim is the oldest of the lowest bucket. Scores fall while
+/// in buckets of equal score; the victim is the newest of the lowest bucket, since passes go
+/// through the layers in order: what was just used is used again last. Scores fall while
 /// nobody asks, so with each eviction a hand looks at a few slots, round and round, and corrects
 /// their buckets.
 pub struct Frequency<'m> {
@@ -51,10 +47,7 @@ pub struct Frequency<'m> {
     occupied: u128,
     /// Slot that the hand looks at next.
     hand: usize,
-    demands: u32,
-    /// Demands of one tick.
-    tick_demands: u32,
-    tick: u16,
+    pass: u16,
 }
 
 impl<'m> Frequency<'m> {
@@ -81,15 +74,19 @@ impl<'m> Frequency<'m> {
             buckets,
             occupied: 0,
             hand: 0,
-            demands: 0,
-            tick_demands: (n_bundles as u32 / TICK_BUNDLES).max(1),
-            tick: 0,
+            pass: 0,
         })
     }
 
     /// `bundle` is used by `share` / 255 of all tokens.
     pub(super) fn seed(&mut self, bundle: usize, share: u8) {
-        self.rates[bundle].slow = (share as u16 * 257) >> SEED_SHIFT;
+        let slow = &mut self.rates[bundle].slow;
+        *slow = (*slow).max(share as u16 * 257);
+    }
+
+    /// A pass begins.
+    pub(super) fn next_pass(&mut self) {
+        self.pass = self.pass.wrapping_add(1);
     }
 
     #[cfg(test)]
@@ -99,12 +96,12 @@ impl<'m> Frequency<'m> {
 
     /// The rate of `bundle` as of now.
     fn rate(&self, bundle: usize) -> Rate {
-        let Rate { slow, fast, tick } = self.rates[bundle];
-        let ticks = self.tick.wrapping_sub(tick) as u32;
+        let Rate { slow, fast, pass } = self.rates[bundle];
+        let passes = self.pass.wrapping_sub(pass) as u32;
         Rate {
-            slow: decayed(slow, ticks, SLOW_TICKS),
-            fast: decayed(fast, ticks, FAST_TICKS),
-            tick: self.tick,
+            slow: decayed(slow, passes, SLOW_PASSES),
+            fast: decayed(fast, passes, FAST_PASSES),
+            pass: self.pass,
         }
     }
 
@@ -142,15 +139,10 @@ const NOWHERE: usize = BUCKETS;
 
 impl Policy for Frequency<'_> {
     fn asked(&mut self, bundle: usize) {
-        self.demands += 1;
-        if self.demands == self.tick_demands {
-            self.demands = 0;
-            self.tick = self.tick.wrapping_add(1);
-        }
         let mut rate = self.rate(bundle);
-        // What decays in a tick by the line in `decayed`, so that a demand in each tick is 65536.
-        rate.slow = rate.slow.saturating_add((32768 / SLOW_TICKS) as u16);
-        rate.fast = rate.fast.saturating_add((32768 / FAST_TICKS) as u16);
+        // What decays in a pass by the line in `decayed`, so that a demand in each pass is 65536.
+        rate.slow = rate.slow.saturating_add((32768 / SLOW_PASSES) as u16);
+        rate.fast = rate.fast.saturating_add((32768 / FAST_PASSES) as u16);
         self.rates[bundle] = rate;
     }
 
@@ -168,19 +160,25 @@ impl Policy for Frequency<'_> {
         }
     }
 
+    fn moved(&mut self, links: &mut Links<'_>, from: usize, to: usize) {
+        let bucket = self.bucket_of[from];
+        links.replace(&mut self.buckets[bucket as usize], from, to);
+        (self.bucket_of[from], self.bucket_of[to]) = (NOWHERE as u8, bucket);
+    }
+
     fn victim(&mut self, links: &mut Links<'_>, bundle_of: &[u32]) -> Option<usize> {
         self.refresh(links, bundle_of);
         self.buckets
             .get(self.occupied.trailing_zeros() as usize)?
-            .oldest()
+            .newest()
     }
 }
 
-/// `value * 2 ^ (-ticks / half_ticks)`, with a straight line between whole halvings.
-fn decayed(value: u16, ticks: u32, half_ticks: u32) -> u16 {
-    let halvings = ticks / half_ticks;
+/// `value * 2 ^ (-passes / half_passes)`, with a straight line between whole halvings.
+fn decayed(value: u16, passes: u32, half_passes: u32) -> u16 {
+    let halvings = passes / half_passes;
     let high = (value as u32).checked_shr(halvings).unwrap_or(0);
-    (high - high * (ticks % half_ticks) / (2 * half_ticks)) as u16
+    (high - high * (passes % half_passes) / (2 * half_passes)) as u16
 }
 
 /// Eight buckets to an octave.

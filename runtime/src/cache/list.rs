@@ -80,6 +80,26 @@ impl<'m> Links<'m> {
         }
     }
 
+    /// `to`, which is in no list, takes the place of `from` in `list`.
+    pub fn replace(&mut self, list: &mut List, from: usize, to: usize) {
+        let link = self.0[from];
+        self.0[to] = link;
+        match link.previous {
+            NONE => {
+                assert_eq!(list.first, from as u32, "slot {from} is not in this list");
+                list.first = to as u32;
+            }
+            previous => self.0[previous as usize].next = to as u32,
+        }
+        match link.next {
+            NONE => {
+                assert_eq!(list.last, from as u32, "slot {from} is not in this list");
+                list.last = to as u32;
+            }
+            next => self.0[next as usize].previous = to as u32,
+        }
+    }
+
     /// Slots of `list` from the newest on, or from the oldest.
     #[cfg(test)]
     pub fn walk(&self, list: List, newest_first: bool) -> Vec<usize> {

@@ -52,6 +52,9 @@ pub enum Acquired {
     Reserved(SlotIndex),
 }
 
+/// Told of each bundle that changes its slot: from which, to which.
+pub type Moved<'a> = &'a mut dyn FnMut(SlotIndex, SlotIndex);
+
 /// Every slot is pinned or being read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -131,11 +134,19 @@ impl<'m> Cache<'m> {
         Ok(cache)
     }
 
-    /// Tells the policy that `bundle` is used by `share` / 255 of all tokens, as the image's
-    /// statistics say. To be called before the bundle's first use; LRU does not care.
+    /// Tells the policy that a neuron of `bundle` is used by `share` / 255 of all tokens, as the
+    /// image's statistics say; the largest share counts. To be called before the bundle's first
+    /// use; LRU does not care.
     pub fn seed(&mut self, bundle: BundleIndex, share: u8) {
         if let Rule::Frequency(rule) = &mut self.rule {
             rule.seed(bundle.0 as usize, share);
+        }
+    }
+
+    /// A pass of tokens through the model begins: what policies measure time by.
+    pub fn next_pass(&mut self) {
+        if let Rule::Frequency(rule) = &mut self.rule {
+            rule.next_pass();
         }
     }
 
@@ -178,6 +189,18 @@ impl<'m> Cache<'m> {
         self.start(slot, index);
         self.slots[slot].set_guess(true);
         self.n_guesses += 1;
+        Some(SlotIndex(slot as u32))
+    }
+
+    /// Takes a free slot for a bundle that statistics name, without pinning it. The caller must
+    /// read the bundle as if it had been reserved. `None` if it is here or coming, or none is free.
+    pub fn fill(&mut self, bundle: BundleIndex) -> Option<SlotIndex> {
+        let index = bundle.0 as usize;
+        if self.find(index).is_some() {
+            return None;
+        }
+        let slot = self.take_free()?;
+        self.start(slot, index);
         Some(SlotIndex(slot as u32))
     }
 
@@ -276,6 +299,19 @@ impl<'m> Cache<'m> {
     /// # Panics
     /// Where there are fewer slots than `limit`.
     pub fn set_limit(&mut self, limit: usize) -> usize {
+        self.change_limit(limit, None)
+    }
+
+    /// The same, but what is forgotten are the bundles that the policy would evict first, wherever
+    /// they lie: others are moved to slots that may stay, and `moved(from, to)` is to copy them.
+    ///
+    /// # Panics
+    /// As [`Cache::set_limit`].
+    pub fn shrink(&mut self, limit: usize, moved: Moved<'_>) -> usize {
+        self.change_limit(limit, Some(moved))
+    }
+
+    fn change_limit(&mut self, limit: usize, mut moved: Option<Moved<'_>>) -> usize {
         let count = self.slots.len();
         assert!(limit <= count, "limit of {limit} slots of {count}");
         let old = core::mem::replace(&mut self.limit, limit);
@@ -285,22 +321,60 @@ impl<'m> Cache<'m> {
                 _ => self.n_owed -= 1, // In use since before the limit fell; it may stay.
             }
         }
+        self.n_owed += old.saturating_sub(limit);
+        // First what nobody misses, so that only slots that may stay are left to move to.
         for slot in limit..old {
-            self.n_owed += 1;
-            let Slot { pins, state, .. } = self.slots[slot];
-            match state {
+            match self.slots[slot].state {
                 State::FREE => {
                     self.links.remove(&mut self.free, slot);
                     self.vacate(slot);
                 }
-                State::PRESENT if pins == 0 => {
+                _ if self.is_idle(slot) && (moved.is_none() || self.slots[slot].is_guess()) => {
                     self.evict(slot);
                     self.vacate(slot);
                 }
                 _ => {}
             }
         }
+        if let Some(moved) = &mut moved {
+            for slot in limit..old {
+                self.save(slot, moved);
+            }
+        }
         self.n_owed
+    }
+
+    /// In memory, and held by nobody.
+    fn is_idle(&self, slot: usize) -> bool {
+        let Slot { pins, state, .. } = self.slots[slot];
+        (pins, state) == (0, State::PRESENT)
+    }
+
+    /// Closes `slot`, past the limit and idle, unless it is in use; its bundle goes to a slot that
+    /// is empty, or holds a bundle that is worth less, if there is one.
+    fn save(&mut self, slot: usize, moved: Moved<'_>) {
+        while self.is_idle(slot) {
+            let to = match self.take_free() {
+                Some(free) => free,
+                None => {
+                    let victim = self.rule.victim(&mut self.links, self.bundle_of);
+                    let victim = victim.expect("an idle slot");
+                    self.evict(victim);
+                    if victim >= self.limit {
+                        self.vacate(victim);
+                        continue;
+                    }
+                    victim
+                }
+            };
+            self.rule.moved(&mut self.links, slot, to);
+            let bundle = core::mem::replace(&mut self.bundle_of[slot], NONE);
+            self.bundle_of[to] = bundle;
+            self.slot_of[bundle as usize] = to as u32;
+            self.slots[to] = Slot::new(State::PRESENT);
+            self.vacate(slot);
+            moved(SlotIndex(slot as u32), SlotIndex(to as u32));
+        }
     }
 
     fn find(&self, bundle: usize) -> Option<usize> {

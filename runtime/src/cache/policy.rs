@@ -30,6 +30,9 @@ pub trait Policy {
     /// `slot` is idle no longer: it is in use again, or given up.
     fn busy(&mut self, links: &mut Links<'_>, slot: usize);
 
+    /// `to`, in no list so far, holds from now on what idle slot `from` held, which is empty.
+    fn moved(&mut self, links: &mut Links<'_>, from: usize, to: usize);
+
     /// The idle slot that should be given up first. `bundle_of[slot]` is what a slot holds.
     fn victim(&mut self, links: &mut Links<'_>, bundle_of: &[u32]) -> Option<usize>;
 }
@@ -90,6 +93,13 @@ impl Policy for Rule<'_> {
         }
     }
 
+    fn moved(&mut self, links: &mut Links<'_>, from: usize, to: usize) {
+        match self {
+            Rule::Lru(rule) => rule.moved(links, from, to),
+            Rule::Frequency(rule) => rule.moved(links, from, to),
+        }
+    }
+
     fn victim(&mut self, links: &mut Links<'_>, bundle_of: &[u32]) -> Option<usize> {
         match self {
             Rule::Lru(rule) => rule.victim(links, bundle_of),
@@ -119,6 +129,10 @@ impl Policy for Lru {
 
     fn busy(&mut self, links: &mut Links<'_>, slot: usize) {
         links.remove(&mut self.idle, slot);
+    }
+
+    fn moved(&mut self, links: &mut Links<'_>, from: usize, to: usize) {
+        links.replace(&mut self.idle, from, to);
     }
 
     fn victim(&mut self, _links: &mut Links<'_>, _bundle_of: &[u32]) -> Option<usize> {

@@ -72,10 +72,12 @@ fn cache(region: &mut [u8], n_bundles: usize, n_slots: usize, policy: PolicyKind
 enum Op {
     Acquire(u32),
     Prefetch(u32),
+    Fill(u32),
     Arrived(usize),
     Abandon(usize),
     Release(usize),
     SetLimit(usize),
+    Shrink(usize),
 }
 
 /// What the cache promises, whatever its policy: it may choose a slot, the model checks the choice.
@@ -99,7 +101,7 @@ impl Model {
     fn ops(&self) -> Vec<Op> {
         let mut ops = Vec::new();
         for bundle in 0..self.n_bundles {
-            ops.extend([Op::Acquire(bundle), Op::Prefetch(bundle)]);
+            ops.extend([Op::Acquire(bundle), Op::Prefetch(bundle), Op::Fill(bundle)]);
         }
         for (slot, &(state, _, pins)) in self.slots.iter().enumerate() {
             if state == State::LOADING {
@@ -110,6 +112,7 @@ impl Model {
             }
         }
         ops.extend((0..=self.slots.len()).map(Op::SetLimit));
+        ops.extend((0..=self.limit).map(Op::Shrink));
         ops
     }
 
@@ -153,6 +156,15 @@ impl Model {
                     assert!(self.find(bundle).is_some() || !free);
                 }
             },
+            Op::Fill(bundle) => {
+                let free = self.slots.iter().any(|slot| slot.0 == State::FREE);
+                let filled = cache.fill(BundleIndex(bundle));
+                assert_eq!(filled.is_some(), free && self.find(bundle).is_none());
+                if let Some(SlotIndex(slot)) = filled {
+                    assert_eq!(self.slots[slot as usize].0, State::FREE);
+                    self.slots[slot as usize] = (State::LOADING, Some(bundle), 0);
+                }
+            }
             Op::Arrived(slot) => {
                 cache.arrived(slot_of(slot));
                 self.slots[slot].0 = State::PRESENT;
@@ -167,14 +179,43 @@ impl Model {
             }
             Op::SetLimit(limit) => {
                 let owed = cache.set_limit(limit);
-                self.limit = limit;
-                self.settle();
-                let open = |slot: &&(State, Option<u32>, u32)| slot.0 != State::CLOSED;
-                assert_eq!(owed, self.slots[limit..].iter().filter(open).count());
+                self.limited(limit, owed);
+            }
+            Op::Shrink(limit) => {
+                let before = self.slots.clone();
+                let guess: Vec<bool> = cache.slots.iter().map(Slot::is_guess).collect();
+                let owed = cache.shrink(limit, &mut |SlotIndex(from), SlotIndex(to)| {
+                    let (from, to) = (from as usize, to as usize);
+                    assert!(to < limit && limit <= from);
+                    for slot in [before[from], self.slots[from]] {
+                        assert_eq!((slot.0, slot.2), (State::PRESENT, 0));
+                    }
+                    // An empty slot, or an idle one whose bundle is given up.
+                    assert!([State::FREE, State::PRESENT].contains(&self.slots[to].0));
+                    assert_eq!(self.slots[to].2, 0);
+                    self.slots[to] = self.slots[from];
+                    self.slots[from] = (State::FREE, None, 0);
+                });
+                // Nothing is lost while a slot is free.
+                let lost = |slot: usize| {
+                    let (state, bundle, pins) = before[slot];
+                    let idle = state == State::PRESENT && pins == 0 && !guess[slot];
+                    slot >= limit && idle && bundle.is_some_and(|b| self.find(b) == Some(slot))
+                };
+                let free = self.slots[..limit].iter().any(|slot| slot.0 == State::FREE);
+                assert!(!free || !(0..before.len()).any(lost));
+                self.limited(limit, owed);
             }
         }
         self.settle();
         self.compare(cache);
+    }
+
+    fn limited(&mut self, limit: usize, owed: usize) {
+        self.limit = limit;
+        self.settle();
+        let open = |slot: &&(State, Option<u32>, u32)| slot.0 != State::CLOSED;
+        assert_eq!(owed, self.slots[limit..].iter().filter(open).count());
     }
 
     fn acquire(&mut self, bundle: u32, answer: Result<Acquired, Full>) {
@@ -277,7 +318,9 @@ fn every_sequence_of_calls_at_small_sizes() {
                 let mut cache = cache(&mut region, n_bundles, n_slots, policy);
                 let mut model = Model::new(n_bundles as u32, n_slots);
                 for _ in 0..steps {
-                    let ops = model.ops();
+                    let mut ops = model.ops();
+                    // It does nearly what a guess does, and sequences would be too many.
+                    ops.retain(|op| !matches!(op, Op::Fill(_)));
                     model.step(&mut cache, ops[exhaust.pick(ops.len())]);
                 }
                 runs += 1;
@@ -310,7 +353,7 @@ fn long_random_sequences_of_calls() {
                         ops.retain(ends);
                     }
                 } else if random.below(8) > 0 {
-                    ops.retain(|op| !matches!(op, Op::SetLimit(_)));
+                    ops.retain(|op| !matches!(op, Op::SetLimit(_) | Op::Shrink(_)));
                 }
                 model.step(&mut cache, ops[random.below(ops.len())]);
             }
@@ -351,6 +394,40 @@ fn lru_keeps_what_a_vector_of_the_last_keeps() {
             recent.insert(0, bundle);
             recent.truncate(n_slots);
             assert_eq!(touch(&mut cache, bundle), known.is_some(), "seed {seed}");
+            for other in 0..50 {
+                let want = recent.contains(&other);
+                assert_eq!(cache.is_present(BundleIndex(other)), want, "seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_shrink_keeps_what_was_used_last() {
+    for seed in 1..200 {
+        let mut random = Random(seed);
+        let n_slots = 1 + random.below(20);
+        let mut region = region(50, n_slots, PolicyKind::Lru);
+        let mut cache = cache(&mut region, 50, n_slots, PolicyKind::Lru);
+        let mut recent: Vec<u32> = Vec::new();
+        for _ in 0..300 {
+            let bundle = random.below(50).min(random.below(50)) as u32;
+            recent.retain(|&other| other != bundle);
+            recent.insert(0, bundle);
+            if random.below(10) == 0 {
+                let limit = 1 + random.below(n_slots);
+                if limit < cache.slots() {
+                    cache.shrink(limit, &mut |_, _| {});
+                } else {
+                    cache.set_limit(limit);
+                }
+                // The bundle in hand comes after.
+                let kept = recent.drain(..1).collect::<Vec<_>>();
+                recent.truncate(limit);
+                recent.splice(0..0, kept);
+            }
+            recent.truncate(cache.slots());
+            touch(&mut cache, bundle);
             for other in 0..50 {
                 let want = recent.contains(&other);
                 assert_eq!(cache.is_present(BundleIndex(other)), want, "seed {seed}");

@@ -113,6 +113,19 @@ impl<'a> Statistics<'a> {
         }
     }
 
+    /// Calls `visit(neuron, share)` for each neuron whose frequency for one token lies in `piece`,
+    /// which begins at byte `at` of a section of `neurons` neurons: in 255ths, rounded.
+    pub fn shares_of(piece: &[u8], at: usize, neurons: usize, visit: &mut dyn FnMut(usize, u8)) {
+        let first = HEADER_BYTES + PREFIXES * CACHES * 4;
+        let skipped = first.saturating_sub(at).min(piece.len());
+        let neuron = (at + skipped - first.min(at + skipped)) / 2;
+        let pairs = piece[skipped..].chunks_exact(2);
+        for (neuron, pair) in (neuron..neurons).zip(pairs) {
+            let frequency = u32::from(u16_at(pair, 0));
+            visit(neuron, ((frequency + 128) / 257) as u8);
+        }
+    }
+
     /// Share of the neurons that are not below the threshold, 0 to 1.
     pub fn threshold_share(&self) -> f32 {
         f32_at(self.bytes, at::THRESHOLD_SHARE)
@@ -208,6 +221,17 @@ mod tests {
             for neuron in 0..neurons {
                 let want = frequencies[(batch - 1) * neurons + neuron];
                 assert!((statistics.frequency(batch, neuron) - want).abs() <= 0.5 / 65535.0);
+            }
+        }
+        for piece_bytes in [2, 64, 1300, 4096] {
+            let mut shares = std::vec![0; neurons];
+            for (index, piece) in bytes.chunks(piece_bytes).enumerate() {
+                let mut note = |neuron, share| shares[neuron] = share;
+                Statistics::shares_of(piece, index * piece_bytes, neurons, &mut note);
+            }
+            for (neuron, &share) in shares.iter().enumerate() {
+                let want = statistics.frequency(1, neuron) * 255.0;
+                assert!((f32::from(share) - want).abs() <= 0.501, "{share} {want}");
             }
         }
         let (have_bytes, need_bytes) = (bytes.len() - 1, bytes.len());

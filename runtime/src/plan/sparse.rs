@@ -95,6 +95,7 @@ impl Draft<'_> {
             cold: ColdSizes {
                 n_bundles: shape.n_layers * shape.n_ffns() * shape.ffn_dim / shape.bundle_neurons,
                 n_slots,
+                slots_least: self.slots_min(),
                 slot_bytes,
                 policy: options.policy,
                 n_reads,
@@ -127,11 +128,12 @@ impl Draft<'_> {
         if whole.fits(memory_bytes) {
             return Some(whole);
         }
-        let n_slots = self.stream_slots();
-        let (batch, empty) = self.largest_batch(batch_max, logits_rows, n_slots);
-        if !empty.fits(memory_bytes) {
-            return None;
-        }
+        let fitting = |n_slots| {
+            let (batch, empty) = self.largest_batch(batch_max, logits_rows, n_slots);
+            empty.fits(memory_bytes).then_some((n_slots, batch, empty))
+        };
+        let (n_slots, batch, empty) =
+            fitting(self.stream_slots()).or_else(|| fitting(STREAM_SLOTS_MIN))?;
         let left = (memory_bytes - empty.total_bytes()) as u64;
         let fixed = self.kept_bytes - ffn_bytes(self.image);
         let Some(left) = left.checked_sub(fixed) else {

@@ -42,6 +42,13 @@ pub enum SessionError {
     NoTokens,
     /// The cancel flag was set.
     Cancelled,
+    /// The cache of cold neurons cannot give so much memory back.
+    NotEnoughCache {
+        /// Bytes asked for.
+        want_bytes: usize,
+        /// The most that can be given.
+        have_bytes: usize,
+    },
     /// A logit is not a finite number: the weights or the arithmetic are broken.
     NotFinite {
         /// Position of the token whose logits they are.
@@ -85,6 +92,14 @@ impl core::fmt::Display for SessionError {
             }
             Self::NoTokens => write!(f, "there is no token to begin with"),
             Self::Cancelled => write!(f, "cancelled"),
+            Self::NotEnoughCache {
+                want_bytes,
+                have_bytes,
+            } => write!(
+                f,
+                "{want_bytes} bytes were to be given back, the cache of cold neurons has \
+                 {have_bytes} to give"
+            ),
             Self::NotFinite { pos } => {
                 write!(f, "the logits at position {pos} are not finite numbers")
             }

@@ -3,7 +3,8 @@
 use tessera_hal::{Clock, Flash};
 use tessera_kernels::Kernels;
 
-use crate::format::{PAGE_BYTES, SectionKind, Statistics};
+use crate::cache::{BundleIndex, Cache};
+use crate::format::{PAGE_BYTES, Section, SectionKind, Statistics};
 use crate::limits::READ_TRIES_MAX;
 use crate::stream::StreamError;
 use crate::weights::{Weights, WeightsError};
@@ -91,9 +92,56 @@ fn read_threshold<'m, F: Flash<'m>>(
     let Some(section) = section else {
         panic!("layer {layer}, expert {expert} has no statistics")
     };
+    let mut threshold = f32::NAN;
+    read_pieces(weights, clock, kernels, &section, &mut |at, piece| {
+        if at == 0 {
+            threshold = Statistics::threshold_of(piece);
+        }
+    })?;
+    if threshold >= 0.0 {
+        return Ok(threshold);
+    }
+    let (offset, unit) = (section.offset, None);
+    Err(WeightsError::Damaged { unit, offset }.named(&weights.image))
+}
+
+/// Tells the cache how often each bundle is used, where the image knows.
+pub fn read_seeds<'m, F: Flash<'m>>(
+    weights: &mut Weights<'m, F>,
+    clock: &impl Clock,
+    kernels: &Kernels,
+    cache: &mut Cache<'_>,
+) -> Result<(), WeightsError> {
+    let shape = *weights.image.shape();
+    for index in 0..shape.n_layers * shape.n_ffns() {
+        let (layer, expert) = (index / shape.n_ffns(), index % shape.n_ffns());
+        let image = &weights.image;
+        let k = image.ffn(layer, expert).bundle.neurons;
+        let Some(section) = image.find_of(SectionKind::Statistics, layer, expert) else {
+            continue;
+        };
+        let first = index * shape.ffn_dim / k;
+        read_pieces(weights, clock, kernels, &section, &mut |at, piece| {
+            Statistics::shares_of(piece, at as usize, shape.ffn_dim, &mut |neuron, share| {
+                cache.seed(BundleIndex((first + neuron / k) as u32), share);
+            });
+        })?;
+    }
+    Ok(())
+}
+
+/// Reads a section of bytes by side reads, piece by piece, and checks it; where it has to be read
+/// again `visit(at, piece)` sees it from its beginning again.
+fn read_pieces<'m, F: Flash<'m>>(
+    weights: &mut Weights<'m, F>,
+    clock: &impl Clock,
+    kernels: &Kernels,
+    section: &Section,
+    visit: &mut dyn FnMut(u64, &[u8]),
+) -> Result<(), WeightsError> {
     let piece_bytes = weights.stream.side_bytes() as u64;
     for _ in 0..READ_TRIES_MAX {
-        let (mut crc, mut threshold, mut at) = (0, f32::NAN, 0);
+        let (mut crc, mut at) = (0, 0);
         while at < section.data_bytes {
             let bytes = piece_bytes.min(section.data_bytes - at) as usize;
             let offset = section.offset + at;
@@ -101,14 +149,12 @@ fn read_threshold<'m, F: Flash<'m>>(
                 .stream
                 .side_start(0, offset, bytes.next_multiple_of(PAGE_BYTES));
             let data = &side_read(weights, 0, offset, clock, &|_| true)?[..bytes];
-            if at == 0 {
-                threshold = Statistics::threshold_of(data);
-            }
+            visit(at, data);
             crc = (kernels.crc32c)(crc, data);
             at += bytes as u64;
         }
-        if crc == section.crc && threshold >= 0.0 {
-            return Ok(threshold);
+        if crc == section.crc {
+            return Ok(());
         }
     }
     let (offset, unit) = (section.offset, None);

@@ -16,6 +16,8 @@ pub struct ColdSizes {
     pub n_bundles: usize,
     /// Slots of one bundle each.
     pub n_slots: usize,
+    /// The fewest slots with which decoding gets on.
+    pub slots_least: usize,
     /// Bytes of a slot: of a bundle in memory.
     pub slot_bytes: usize,
     /// Which bundle is given up.
@@ -172,6 +174,18 @@ impl Books<'_> {
             match flight.part {
                 Part::Rest => self.whole[slot] = 0,
                 Part::Whole | Part::First => self.cache.abandon(SlotIndex(slot as u32)),
+            }
+        }
+    }
+
+    /// Second parts that are still in flight were waited for long enough: their bundles may be
+    /// evicted from now on, and are not whole. What they bring, should they come, is dropped.
+    pub fn disown_rests(&mut self, n_bundles: usize) {
+        for index in 0..self.flights.len() {
+            let flight = self.flights[index];
+            if self.free >> index & 1 == 0 && flight.part == Part::Rest {
+                self.give_up(&flight, n_bundles);
+                self.flights[index].wanted = 0;
             }
         }
     }

@@ -11,9 +11,11 @@ mod books;
 mod cluster;
 mod foresight;
 mod guess;
+mod idle;
 mod one;
 mod owner;
 mod predictors;
+mod shrink;
 mod team;
 mod window;
 
@@ -131,10 +133,12 @@ impl<'m> Sparse<'m> {
         if let Some(foresight) = &mut self.foresight {
             foresight.begin_pass();
         }
+        let cache = &mut self.cold.books.cache;
+        cache.next_pass();
         if self.sizes.cold.without.cache {
-            let cache = &mut self.cold.books.cache;
+            let limit = cache.slots();
             cache.set_limit(0);
-            cache.set_limit(self.sizes.cold.n_slots);
+            cache.set_limit(limit);
         }
     }
 

@@ -113,7 +113,8 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, '_, 'm, F> {
         moved
     }
 
-    fn flush(&mut self) {
+    /// Hands the reads that were begun to the hardware.
+    pub fn flush(&mut self) {
         self.stream.cold_flush();
         self.unflushed = 0;
     }
@@ -164,7 +165,7 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, '_, 'm, F> {
     }
 
     /// Takes in every read that has come out of the device.
-    fn arrivals(&mut self) -> bool {
+    pub fn arrivals(&mut self) -> bool {
         let mut moved = false;
         loop {
             let (index, outcome) = match self.stream.cold_next() {
@@ -291,6 +292,9 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, '_, 'm, F> {
             if !self.arrivals() {
                 patient = self.wait(clock);
             }
+        }
+        if self.error.is_some() {
+            self.books.disown_rests(self.place.n_bundles);
         }
         for cluster in self.clusters {
             self.books.release(&mut cluster.lock());

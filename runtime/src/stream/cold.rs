@@ -77,6 +77,16 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
             let at = offset + (index * piece_bytes) as u64;
             (at, len.next_multiple_of(PAGE_BYTES as usize))
         };
+        let mut patience = Patience::default();
+        // A call that failed may have left reads in flight.
+        while let Some(slot) = self.cold.iter().find(|slot| slot.state == State::Loading) {
+            let offset = slot.offset;
+            self.reap();
+            if !self.wait(&mut patience, clock) {
+                return Err(StreamError::Deadline { offset });
+            }
+        }
+        (self.cold_out, self.cold_waiting) = (0, 0);
         let mut awaited = 0;
         for (index, piece) in bytes.chunks(piece_bytes).enumerate() {
             let (at, read_bytes) = place(index, piece.len());
@@ -84,7 +94,6 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
             awaited += 1;
         }
         self.cold_flush();
-        let mut patience = Patience::default();
         let mut failure = None;
         while awaited > 0 {
             let (index, error) = match self.cold_next() {

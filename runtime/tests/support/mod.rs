@@ -39,6 +39,8 @@ pub enum Predictors {
     All,
     /// A third or so, others for every token.
     Some,
+    /// The same, but the last section has none.
+    AllButLast,
 }
 
 impl Default for Recipe {
@@ -254,7 +256,8 @@ pub fn tiny_image(recipe: &Recipe) -> Vec<u8> {
     let predicted = recipe.predictors != Predictors::None;
     let per_ffn = 1 + usize::from(predicted) + usize::from(recipe.threshold.is_some());
     let untied = usize::from(!shape.tied_embeddings);
-    let n_sections = 2 + untied + shape.n_layers * (4 + per_ffn * shape.n_ffns());
+    let lacking = usize::from(recipe.predictors == Predictors::AllButLast);
+    let n_sections = 2 + untied + shape.n_layers * (4 + per_ffn * shape.n_ffns()) - lacking;
     let table_end = SUPERBLOCK_BYTES + n_sections * ENTRY_BYTES;
     let state = recipe.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut w = Writer {
@@ -300,7 +303,9 @@ pub fn tiny_image(recipe: &Recipe) -> Vec<u8> {
                 0 => NO_INDEX,
                 _ => expert,
             };
-            if predicted {
+            let last = layer as usize + 1 == shape.n_layers
+                && (expert == NO_INDEX || expert as usize + 1 == shape.n_ffns());
+            if predicted && !(last && recipe.predictors == Predictors::AllButLast) {
                 w.predictor(&shape, recipe.predictors, layer, expert);
             }
             if let Some(threshold) = recipe.threshold {

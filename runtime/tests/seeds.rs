@@ -1,0 +1,496 @@
+//! Sessions on devices that are late, out of order, wrong, or lose reads, one for each seed: the
+//! same bits or a clean error, never a hang, no place lost.
+//!
+//! A few hundred seeds run with the other tests, `TESSERA_SIM_SEEDS=10000` runs more.
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use support::{Predictors, Recipe, tiny_image};
+use tessera_hal::sim::{Latency, POISON, Poisoning, Random, ShuffledLanes, SimClock, SimFlash};
+use tessera_hal::{Cores, Flash, IoError, Read};
+use tessera_kernels::{Activation, Kernels};
+use tessera_runtime::cache::PolicyKind;
+use tessera_runtime::format::Image;
+use tessera_runtime::plan::Without;
+use tessera_runtime::stream::StreamError;
+use tessera_runtime::weights::WeightsError;
+use tessera_runtime::{ColdOptions, Mode, Plan, PlanError, PlanOptions, Session, SessionError};
+
+const SEEDS_DEFAULT: u64 = 300;
+const PROMPT: [u32; 5] = [3, 40, 77, 114, 151];
+const TOKENS: [u32; 6] = [188, 225, 262, 299, 36, 73];
+
+/// What goes wrong, of 1,000 reads; may change while a session has the device.
+#[derive(Default)]
+struct Knobs {
+    failed: AtomicU32,
+    altered: AtomicU32,
+    lost: AtomicU32,
+    /// Only reads of these bytes of the image are lost; of all where the end is 0.
+    lost_from: AtomicU64,
+    lost_to: AtomicU64,
+    /// Reads that are lost for ever.
+    n_lost: AtomicU32,
+    /// Calls of the lanes until the session is cancelled.
+    left: AtomicU64,
+    cancel: AtomicBool,
+}
+
+impl Knobs {
+    fn set(&self, [failed, altered, lost]: [u32; 3]) {
+        self.failed.store(failed, Ordering::Relaxed);
+        self.altered.store(altered, Ordering::Relaxed);
+        self.lost.store(lost, Ordering::Relaxed);
+    }
+
+    fn interrupt(&self, calls: u64) {
+        self.left.store(calls, Ordering::Relaxed);
+        self.cancel.store(false, Ordering::Relaxed);
+    }
+}
+
+/// A device that does what the knobs say.
+struct Troubled<'i, 'm> {
+    inner: SimFlash<'i, 'm>,
+    clock: &'static SimClock,
+    random: Random,
+    knobs: &'static Knobs,
+    lost: Vec<Read<'m>>,
+}
+
+impl<'m> Flash<'m> for Troubled<'_, 'm> {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn align_bytes(&self) -> usize {
+        self.inner.align_bytes()
+    }
+
+    fn depth(&self) -> usize {
+        self.inner.depth()
+    }
+
+    fn submit(&mut self, read: Read<'m>) -> Result<(), (IoError, Read<'m>)> {
+        self.inner.submit(read)
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn reap(&mut self) -> Option<(Read<'m>, Result<(), IoError>)> {
+        let (read, result) = self.inner.reap()?;
+        let mut happens = |knob: &AtomicU32| {
+            let share = u64::from(knob.load(Ordering::Relaxed));
+            share > 0 && self.random.below(1000) < share
+        };
+        let (from, to) = (&self.knobs.lost_from, &self.knobs.lost_to);
+        let (from, to) = (from.load(Ordering::Relaxed), to.load(Ordering::Relaxed));
+        let here = to == 0 || (from..to).contains(&read.start.offset_bytes());
+        if here && happens(&self.knobs.lost) {
+            self.knobs.n_lost.fetch_add(1, Ordering::Relaxed);
+            self.lost.push(read);
+            return None;
+        }
+        if happens(&self.knobs.failed) {
+            read.buf[..read.bytes].fill(POISON);
+            return Some((read, Err(IoError::Device { errno: 5 })));
+        }
+        if happens(&self.knobs.altered) {
+            let bit = self.random.below(read.bytes as u64 * 8);
+            read.buf[(bit / 8) as usize] ^= 1 << (bit % 8);
+        }
+        Some((read, result))
+    }
+
+    fn wait(&mut self, timeout_ns: u64) -> bool {
+        let arrived = self.inner.wait(timeout_ns);
+        if !arrived {
+            self.clock.advance(timeout_ns); // Even where nothing is in flight any more.
+        }
+        arrived
+    }
+}
+
+/// Lanes that interrupt a session in the middle of a pass.
+struct Interrupting {
+    lanes: ShuffledLanes,
+    knobs: &'static Knobs,
+}
+
+impl Cores for Interrupting {
+    fn lanes(&self) -> usize {
+        self.lanes.lanes()
+    }
+
+    fn for_each<T: Send>(&self, items: &mut [T], job: &(dyn Fn(usize, &mut T) + Sync)) {
+        if self.knobs.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.knobs.cancel.store(true, Ordering::Relaxed);
+        }
+        self.lanes.for_each(items, job);
+    }
+}
+
+type Bits = Vec<Vec<u32>>;
+type Troubles<'i, 'm> = Session<'m, Troubled<'i, 'm>, Interrupting, &'static SimClock>;
+
+/// How often each end was seen.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Ends {
+    /// Seeds without any error.
+    clean: u64,
+    /// Seeds that had errors, and gave all bits when they were asked again.
+    recovered: u64,
+    /// Seeds whose device kept a read for ever, so that something could not be had any more.
+    crippled: u64,
+    /// Sessions that could not be loaded.
+    unloaded: u64,
+    /// Calls: right, and by kind of error.
+    right: u64,
+    device: u64,
+    damaged: u64,
+    deadline: u64,
+    cancelled: u64,
+    /// Bytes that were given back.
+    given_bytes: u64,
+}
+
+impl Ends {
+    /// Counts an error that may happen.
+    fn count(&mut self, error: SessionError, seed: u64) {
+        let kind = match error {
+            SessionError::Cancelled => &mut self.cancelled,
+            SessionError::Weights(WeightsError::Damaged { .. }) => &mut self.damaged,
+            SessionError::Weights(WeightsError::Read { error, .. }) => match error {
+                StreamError::Device { .. } => &mut self.device,
+                StreamError::Deadline { .. } => &mut self.deadline,
+            },
+            error => panic!("seed {seed}: {error}"),
+        };
+        *kind += 1;
+    }
+}
+
+/// A model and a mode, with the logits of each token on a device without troubles.
+struct Case {
+    mode: Mode,
+    bytes: Vec<u8>,
+    calm: Bits,
+}
+
+fn options(mode: Mode, memory_bytes: usize, lanes: usize, cold: ColdOptions) -> PlanOptions {
+    PlanOptions {
+        memory_bytes,
+        seq_len: 16,
+        batch_tokens: 8,
+        lanes,
+        mode,
+        cold,
+        ..PlanOptions::default()
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let base = Recipe {
+        activation: Activation::Relu,
+        bundle_neurons: 1,
+        predictors: Predictors::Some,
+        threshold: Some(0.1),
+        ..Recipe::default()
+    };
+    let recipes = [
+        (base, [Mode::Exact, Mode::Predict]),
+        (
+            Recipe {
+                seed: 2,
+                n_experts: 3,
+                bundle_neurons: 4,
+                ..base
+            },
+            [Mode::Exact, Mode::Predict],
+        ),
+        (
+            Recipe {
+                seed: 3,
+                activation: Activation::Silu,
+                bundle_neurons: 8,
+                ..base
+            },
+            [Mode::Threshold, Mode::Predict],
+        ),
+    ];
+    let all = recipes.iter().flat_map(|(recipe, modes)| {
+        let bytes = tiny_image(recipe);
+        modes.map(|mode| {
+            let options = options(mode, 1 << 30, 1, ColdOptions::default());
+            let mut calm = Bits::new();
+            let run = |session: &mut Troubles<'_, '_>, _: &Knobs| {
+                session.append(&PROMPT).unwrap();
+                for token in TOKENS {
+                    calm.push(bits(session.append(&[token]).unwrap()));
+                }
+            };
+            with_session(&bytes, options, (Latency::NONE, 32), 1, [0; 3], run).unwrap();
+            let bytes = bytes.clone();
+            Case { mode, bytes, calm }
+        })
+    });
+    all.collect()
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+/// Runs `test` with a loaded session, if it can be loaded.
+fn with_session<'i>(
+    bytes: &'i [u8],
+    options: PlanOptions,
+    (latency, depth): (Latency, usize),
+    seed: u64,
+    troubles: [u32; 3],
+    test: impl for<'s, 'm> FnOnce(&'s mut Troubles<'i, 'm>, &'static Knobs),
+) -> Result<(), SessionError> {
+    let image = Image::new_checked(bytes, bytes.len() as u64).unwrap();
+    let plan = Plan::new(&image, options).unwrap();
+    let mut region = vec![0xA5; plan.budget.total_bytes().unwrap()];
+    // The device borrows them for as long as the image.
+    let clock: &'static SimClock = Box::leak(Box::default());
+    let knobs: &'static Knobs = Box::leak(Box::default());
+    knobs.set(troubles);
+    let flash = Troubled {
+        inner: SimFlash::new(bytes, clock, latency, seed).with_depth(depth),
+        clock,
+        random: Random::new(seed),
+        knobs,
+        lost: Vec::new(),
+    };
+    let lanes = ShuffledLanes::new(options.lanes, seed);
+    let lanes = Interrupting { lanes, knobs };
+    let kernels = Kernels::best();
+    let mut session = Session::new(image, plan, &mut region, flash, lanes, clock, kernels)?;
+    session.load(&mut |_, _| {})?;
+    session.cancel_with(&knobs.cancel);
+    test(&mut session, knobs);
+    Ok(())
+}
+
+/// A plan that only the seed knows.
+fn drawn_options(case: &Case, random: &mut Random) -> PlanOptions {
+    let mut below = |count: u64| random.below(count) as usize;
+    let baseline = below(4);
+    let without = Without {
+        bundles: baseline == 0 || below(8) == 0,
+        cache: baseline == 0 || below(8) == 0,
+        pipeline: baseline < 2 || below(8) == 0,
+    };
+    let cold = ColdOptions {
+        policy: [PolicyKind::Lru, PolicyKind::Frequency][below(2)],
+        hot_pct: below(4) * 30,
+        two_phase: below(3) == 0,
+        gap: below(6),
+        reads: 1 + below(64),
+        guesses: below(64),
+        without,
+    };
+    let lanes = 1 + below(3);
+    let image = Image::new_checked(&case.bytes, case.bytes.len() as u64).unwrap();
+    let with = |memory_bytes| options(case.mode, memory_bytes, lanes, cold);
+    let least = match Plan::new(&image, with(1)) {
+        Err(PlanError::Memory { need_bytes, .. }) => need_bytes,
+        other => panic!("one byte was enough: {other:?}"),
+    };
+    let kept_bytes = Plan::new(&image, with(1 << 30)).unwrap().kept_bytes as usize;
+    with(least + kept_bytes * below(5) / 4)
+}
+
+/// Everything that happens to the session of one seed.
+fn run_seed(case: &Case, seed: u64, ends: &mut Ends) {
+    let mut random = Random::new(seed);
+    let options = drawn_options(case, &mut random);
+    let slow = Latency {
+        slow_pml: 50,
+        ..Latency::UFS_3_1
+    };
+    let latencies = [Latency::NONE, Latency::UFS_4_0, Latency::UFS_3_1, slow];
+    let latency = latencies[random.below(4) as usize];
+    let depth = 1 + random.below(64) as usize;
+    let mut shares = |most: &[u32]| most[random.below(most.len() as u64) as usize];
+    let troubles = [
+        shares(&[0, 0, 10, 30, 100, 400]),
+        shares(&[0, 0, 10, 30, 100, 400]),
+        shares(&[0, 0, 0, 0, 1, 5]),
+    ];
+    // Loading reads most: half of the devices fall ill afterwards.
+    let at_load = if random.below(2) == 0 {
+        troubles
+    } else {
+        [0; 3]
+    };
+    let mut seen = Ends::default();
+    let run = |session: &mut Troubles<'_, '_>, knobs: &'static Knobs| {
+        knobs.set(troubles);
+        let mut system = Poisoning::new(4096);
+        let mut tries = 0;
+        let mut at = 0;
+        while at <= TOKENS.len() && tries < 60 {
+            tries += 1;
+            let interrupted = random.below(6) == 0;
+            knobs.interrupt(if interrupted {
+                1 + random.below(60)
+            } else {
+                u64::MAX
+            });
+            let pos = session.pos();
+            let result = match at {
+                0 => session.append(&PROMPT),
+                at => session.append(&TOKENS[at - 1..at]),
+            };
+            match result {
+                Ok(logits) => {
+                    let right = at == 0 || bits(logits) == case.calm[at - 1];
+                    assert!(right, "seed {seed}, token {at}, {options:?}");
+                    (at, seen.right) = (at + 1, seen.right + 1);
+                }
+                Err(error) => {
+                    assert!(!error.to_string().is_empty());
+                    assert_eq!(session.pos(), pos, "seed {seed}");
+                    seen.count(error, seed);
+                }
+            }
+            if random.below(5) == 0 {
+                let bytes = random.below(session.spare_bytes(&system) as u64 + 1);
+                match session.shrink(bytes as usize, &mut system) {
+                    Ok(given) => seen.given_bytes += given as u64,
+                    Err(error) => seen.count(error, seed),
+                }
+            } else if random.below(5) == 0 {
+                session.grow(random.below(1 << 20) as usize, &system);
+            }
+        }
+        // All is well again: everything can be had, unless the device kept a buffer.
+        knobs.set([0; 3]);
+        knobs.interrupt(u64::MAX);
+        session.truncate(0);
+        let lost = knobs.n_lost.load(Ordering::Relaxed) > 0;
+        let mut calm = || {
+            session.shrink(session.spare_bytes(&system), &mut system)?;
+            session.grow(usize::MAX, &system);
+            session.append(&PROMPT)?;
+            for (index, token) in TOKENS.iter().enumerate() {
+                let right = bits(session.append(&[*token])?) == case.calm[index];
+                assert!(right, "seed {seed}, at the end, {options:?}");
+            }
+            Ok(())
+        };
+        match calm() {
+            Ok(()) if seen.device + seen.damaged + seen.deadline == 0 => seen.clean += 1,
+            Ok(()) => seen.recovered += 1,
+            Err(error) => {
+                assert!(lost, "seed {seed}: {error} on a device that is well");
+                seen.count(error, seed);
+                seen.crippled += 1;
+            }
+        }
+    };
+    if let Err(error) = with_session(&case.bytes, options, (latency, depth), seed, at_load, run) {
+        ends.count(error, seed);
+        ends.unloaded += 1;
+    }
+    ends.add(&seen);
+}
+
+impl Ends {
+    fn add(&mut self, seen: &Ends) {
+        self.clean += seen.clean;
+        self.recovered += seen.recovered;
+        self.crippled += seen.crippled;
+        self.right += seen.right;
+        self.device += seen.device;
+        self.damaged += seen.damaged;
+        self.deadline += seen.deadline;
+        self.cancelled += seen.cancelled;
+        self.given_bytes += seen.given_bytes;
+    }
+}
+
+/// A read of one neuron that never comes out, in every design: the wait ends, and names it.
+#[test]
+fn a_lost_read_of_a_neuron_is_named() {
+    let cases = cases();
+    let design = |bundles, cache, pipeline, two_phase| ColdOptions {
+        two_phase,
+        policy: PolicyKind::Lru,
+        hot_pct: 0,
+        without: Without {
+            bundles,
+            cache,
+            pipeline,
+        },
+        ..ColdOptions::default()
+    };
+    let designs = [
+        design(false, false, false, false),
+        design(false, false, false, true),
+        design(false, false, true, false),
+        design(false, true, true, false),
+        design(true, true, true, true),
+    ];
+    for case in cases.iter().filter(|case| case.mode == Mode::Predict) {
+        let image = Image::new_checked(&case.bytes, case.bytes.len() as u64).unwrap();
+        let experts = [0, image.shape().n_ffns() - 1].map(|expert| image.ffn(1, expert));
+        let [from, last] = experts.map(|map| map.offset);
+        let to = last + experts[1].run_bytes(experts[1].neurons) as u64;
+        for (cold, lanes) in designs.iter().flat_map(|cold| [(*cold, 1), (*cold, 2)]) {
+            let one = options(case.mode, 1, lanes, cold);
+            let Err(PlanError::Memory { need_bytes, .. }) = Plan::new(&image, one) else {
+                panic!("one byte was enough")
+            };
+            let least = options(case.mode, need_bytes, lanes, cold);
+            let run = |session: &mut Troubles<'_, '_>, knobs: &'static Knobs| {
+                session.append(&PROMPT).unwrap();
+                knobs.lost_from.store(from, Ordering::Relaxed);
+                knobs.lost_to.store(to, Ordering::Relaxed);
+                knobs.set([0, 0, 1000]);
+                knobs.interrupt(u64::MAX);
+                let (pos, begun_ns) = (session.pos(), session.now_ns());
+                let error = TOKENS
+                    .iter()
+                    .find_map(|&token| session.append(&[token]).err());
+                let waited_ns = session.now_ns() - begun_ns;
+                assert!(
+                    (15..60).contains(&(waited_ns / 1_000_000_000)),
+                    "{waited_ns}"
+                );
+                assert!(session.pos() >= pos);
+                let text = error.expect("reads of the layer are lost").to_string();
+                assert!(text.contains("did not finish in time"), "{text}");
+                assert!(text.contains("ffn, layer 1"), "{text}");
+            };
+            let device = (Latency::UFS_4_0, 32);
+            with_session(&case.bytes, least, device, 1, [0; 3], run).unwrap();
+        }
+    }
+}
+
+#[test]
+fn every_seed_gives_the_same_bits_or_a_clean_error() {
+    let seeds = std::env::var("TESSERA_SIM_SEEDS");
+    let seeds = seeds.map_or(SEEDS_DEFAULT, |seeds| seeds.parse().expect("a number"));
+    let begun = std::time::Instant::now();
+    let (cases, mut ends) = (cases(), Ends::default());
+    for seed in 1..=seeds {
+        run_seed(&cases[seed as usize % cases.len()], seed, &mut ends);
+    }
+    println!("{seeds} seeds in {:?}: {ends:?}", begun.elapsed());
+    let sum = ends.clean + ends.recovered + ends.crippled + ends.unloaded;
+    assert_eq!(sum, seeds);
+    // All kinds occur, or the test tests less than it says.
+    let kinds = [ends.clean, ends.recovered, ends.crippled, ends.unloaded];
+    let errors = [ends.device, ends.damaged, ends.deadline, ends.cancelled];
+    let all = kinds.iter().chain(&errors).chain([&ends.given_bytes]);
+    assert!(all.into_iter().all(|&count| count > 0), "{ends:?}");
+}
