@@ -25,6 +25,9 @@ const TEXT_BYTES_MAX: u64 = 256 << 10;
 /// Variables there, the region not counted.
 const STATIC_BYTES_MAX: u64 = 4 << 10;
 
+/// The most that the stack was ever filled there: plan, session, prompt and tokens.
+const STACK_BYTES_MAX: u64 = 16 << 10;
+
 /// Past the capture of tests' output: what did not run must be seen.
 fn say(message: &str) {
     let _ = writeln!(io::stderr(), "firmware: {message}");
@@ -90,9 +93,17 @@ fn cost(target: Target) {
     if target == Target::Thumb {
         assert!(text <= TEXT_BYTES_MAX, "{found}");
         assert!(data + bss <= STATIC_BYTES_MAX, "{found}");
+        assert!(stack_bytes(steps) <= STACK_BYTES_MAX, "{found}");
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("snapshots");
     snapshot::check_numbers(&folder.join(format!("{}.out", target.name())), &found);
+}
+
+/// What the image `steps` says of its stack.
+fn stack_bytes(steps: &str) -> u64 {
+    let line = steps.lines().find_map(|line| line.strip_prefix("stack "));
+    let bytes = line.and_then(|line| line.strip_suffix(" bytes"));
+    bytes.expect("a line of the stack").parse().unwrap()
 }
 
 /// What does not end is killed, and what panics is known as such.

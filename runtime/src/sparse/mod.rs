@@ -156,6 +156,7 @@ impl<'m> Sparse<'m> {
     ///
     /// # Errors
     /// Weights that cannot be read; nothing is in flight then, and no slot is held.
+    #[inline(never)]
     #[allow(clippy::too_many_arguments)]
     pub fn run<'f, F: Flash<'f>, C: Cores, K: Clock>(
         &mut self,
@@ -242,8 +243,8 @@ impl<'m> Sparse<'m> {
             if let Some(error) = owner.into_inner().close(machine.clock) {
                 return Err(error.named(&image));
             }
-            for cluster in clusters {
-                for (sum, partial) in sum.iter_mut().zip(&*cluster.into_inner().partial) {
+            for cluster in &clusters {
+                for (sum, partial) in sum.iter_mut().zip(&*cluster.lock().partial) {
                     *sum += partial;
                 }
             }
