@@ -15,6 +15,7 @@ use crate::stream::Slot;
 
 /// Choices that size memory besides the shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Sizes {
     /// Chunks of the image.
     pub n_chunks: usize,
@@ -54,6 +55,7 @@ impl Sizes {
 
 /// Bytes of each piece of the region, in the order in which it is carved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Budget {
     /// Norms, biases, routers, rotary frequencies.
     pub vectors_bytes: usize,

@@ -534,7 +534,7 @@ fn is_set(flag: Option<&AtomicBool>) -> bool {
     flag.is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// A session stands on its caller's stack, which may be 16 KiB: what is large belongs to the region.
+/// A session stands on its caller's stack, which may be 16 KiB: what is large is in the region.
 const SESSION_BYTES_MAX: usize = 880 * size_of::<usize>();
 const _: () = assert!(size_of::<Session<'static, (), (), ()>>() <= SESSION_BYTES_MAX);
 const _: () = assert!(

@@ -89,7 +89,7 @@ impl Slot {
     }
 }
 
-/// Buffers of all reads: of the ring, of side reads, of cold reads. `None` while the device has one.
+/// Buffers of all reads: of the ring, of side reads, of cold reads; `None` while in the device.
 pub type ReadBuffers<'m> = heapless::Vec<Option<&'m mut [u8]>, READ_BUFFERS_MAX>;
 
 /// Which chunks the stream reads.

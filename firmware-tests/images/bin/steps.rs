@@ -12,9 +12,9 @@ use tessera_runtime::{Mode, Session};
 
 images::image!(go);
 
-/// Tokens that are appended together, and those that are, one by one, before the one that counts, so
-/// that the cache is as full as it gets.
+/// Tokens that are appended together.
 const PROMPT: [u32; 4] = [259, 388, 1151, 579];
+/// Tokens before the one that counts, so that the cache is as full as it gets.
 const TOKENS: [u32; 8] = [259, 388, 1151, 579, 47, 621, 364, 259];
 
 fn go() {

@@ -11,6 +11,7 @@ use crate::plan::Without;
 
 /// Sizes of the cold segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ColdSizes {
     /// Bundles of the whole image.
     pub n_bundles: usize,

@@ -46,6 +46,7 @@ use window::Window;
 
 /// Sizes of everything that sparse passes need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SparseSizes {
     /// Tokens of a sparse pass, at most [`FEW_TOKENS_MAX`].
     pub tokens: usize,
