@@ -31,9 +31,9 @@ impl CycleClock {
     }
 
     /// A clock over the register at `timer`, which counts down from 2^32 - 1, `hz` times a second.
-    /// It begins anew after 2^32 counts, and is carried on from there: it must be read at least once
-    /// in that time (214 s at 20 MHz), on one core. All clocks of a machine share the carry, so they
-    /// are to be over the same timer.
+    /// It begins anew after 2^32 counts, and is carried on from there: it must be read at least
+    /// once in that time (214 s at 20 MHz), on one core. All clocks of a machine share the carry,
+    /// so they are to be over the same timer.
     ///
     /// # Safety
     /// `timer` is the address of such a register, and reading it has no effect.
