@@ -51,6 +51,7 @@ pub fn build(target: Target, kind: Kind, folder: &Path) -> Result<PathBuf, Strin
         ])
         .arg("--target-dir")
         .arg(&folder)
+        .args(if defmt { &["--bin", "logs"][..] } else { &[] })
         .env("RUSTC", &tools.rustc)
         .env("CARGO_ENCODED_RUSTFLAGS", flags)
         .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", level)

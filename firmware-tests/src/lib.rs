@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod build;
+pub mod decode;
 pub mod elf;
 pub mod model;
 pub mod moved;

@@ -203,6 +203,11 @@ impl Target {
         flags.push(format!("--remap-path-prefix={}=", root.display()));
         if defmt {
             flags.push("-Clink-arg=-Tdefmt.x".into());
+            if self == Self::Riscv64 {
+                // The names of log lines begin at address 0, 2 GiB before the code: too far for
+                // addresses relative to it.
+                flags.push("-Ccode-model=large".into());
+            }
         }
         flags
     }

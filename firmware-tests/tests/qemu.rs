@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use firmware_tests::build::{Kind, build, images};
+use firmware_tests::decode::decode;
 use firmware_tests::elf::{Sizes, sizes};
 use firmware_tests::model::expected;
 use firmware_tests::packed::{austen, austen_moved};
@@ -24,6 +25,9 @@ const LIMIT: Duration = Duration::from_secs(120);
 const TEXT_BYTES_MAX: u64 = 256 << 10;
 /// Variables there, the region not counted.
 const STATIC_BYTES_MAX: u64 = 4 << 10;
+
+/// The most that the stack was ever filled there: plan, session, prompt and tokens.
+const STACK_BYTES_MAX: u64 = 16 << 10;
 
 /// Past the capture of tests' output: what did not run must be seen.
 fn say(message: &str) {
@@ -70,6 +74,19 @@ fn check(target: Target, name: &str, devices: Devices<'_>) {
     }
 }
 
+/// Runs the image that logs: its frames, decoded, are what its file says; no other image has any.
+fn check_logs(target: Target) {
+    let Some(path) = image(target, "logs", Kind::Frames) else {
+        return;
+    };
+    let run = Qemu::start(target, &path, with_memory()).finish(LIMIT);
+    assert_eq!(run.end, End::Done, "{run}");
+    let lines = decode(&std::fs::read(path).unwrap(), &run.bytes).unwrap();
+    snapshot::check(&images().join("bin/logs.out"), &lines);
+    let plain = image(target, "memory", Kind::Plain).unwrap();
+    assert!(decode(&std::fs::read(plain).unwrap(), &[]).is_err());
+}
+
 /// Instructions of one token, stack and sizes: the file's, and within the budget.
 fn cost(target: Target) {
     let counted = Devices {
@@ -90,9 +107,17 @@ fn cost(target: Target) {
     if target == Target::Thumb {
         assert!(text <= TEXT_BYTES_MAX, "{found}");
         assert!(data + bss <= STATIC_BYTES_MAX, "{found}");
+        assert!(stack_bytes(steps) <= STACK_BYTES_MAX, "{found}");
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("snapshots");
     snapshot::check_numbers(&folder.join(format!("{}.out", target.name())), &found);
+}
+
+/// What the image `steps` says of its stack.
+fn stack_bytes(steps: &str) -> u64 {
+    let line = steps.lines().find_map(|line| line.strip_prefix("stack "));
+    let bytes = line.and_then(|line| line.strip_suffix(" bytes"));
+    bytes.expect("a line of the stack").parse().unwrap()
 }
 
 /// What does not end is killed, and what panics is known as such.
@@ -116,6 +141,18 @@ fn an_image_that_hangs_or_panics_is_noticed() {
         if let Some(run) = run(target, "panics", Devices::default()) {
             assert_eq!(run.end, End::Panicked, "{run}");
             assert!(run.text().contains("as told"), "{run}");
+        }
+    }
+}
+
+/// The disk is given out once.
+#[test]
+fn a_disk_that_is_asked_for_twice_is_refused() {
+    for target in [Target::X86_64, Target::Aarch64, Target::Riscv64] {
+        if let Some(run) = run(target, "twice", with_disk()) {
+            assert_eq!(run.end, End::Panicked, "{run}");
+            assert!(run.text().starts_with("begun\n"), "{run}");
+            assert!(run.text().contains("the disk is in use"), "{run}");
         }
     }
 }
@@ -181,6 +218,11 @@ macro_rules! machines {
             )+
 
             #[test]
+            fn logs() {
+                check_logs(Target::$target);
+            }
+
+            #[test]
             fn a_token_costs_what_the_snapshot_says() {
                 cost(Target::$target);
             }
@@ -194,12 +236,14 @@ machines! {
         memory = with_memory(),
         beyond = with_moved(),
         lost = with_memory(),
+        damaged = with_memory(),
         austen = with_disk();
     aarch64 = Aarch64:
         hello = Devices::default(),
         memory = with_memory(),
         beyond = with_moved(),
         lost = with_memory(),
+        damaged = with_memory(),
         austen = with_disk(),
         lanes = with_two_cores();
     riscv64 = Riscv64:
@@ -207,11 +251,13 @@ machines! {
         memory = with_memory(),
         beyond = with_moved(),
         lost = with_memory(),
+        damaged = with_memory(),
         austen = with_disk(),
         lanes = with_two_cores();
     thumbv8m = Thumb:
         hello = Devices::default(),
         memory = with_memory(),
         beyond = with_moved(),
-        lost = with_memory();
+        lost = with_memory(),
+        damaged = with_memory();
 }

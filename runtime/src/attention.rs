@@ -48,6 +48,7 @@ fn rotate(x: &mut [f32], cos: &[f32], sin: &[f32]) {
 }
 
 /// Attention of one layer: `work.inputs` (normed, quantised) -> `work.sum` (dim, tokens).
+#[inline(never)]
 pub fn attention<'m, F: Flash<'m>, C: Cores, K: Clock>(
     machine: &Machine<'_, C, K>,
     weights: &mut Weights<'m, F>,

@@ -11,9 +11,11 @@ use crate::kv::{KvLayout, Place};
 use crate::limits::{ATTEND_UNITS_MAX, EMBED_SLOTS_MAX, FEW_TOKENS_MAX, JOBS_MAX};
 use crate::shape::Shape;
 use crate::sparse::{SparseSizes, window_bytes};
+use crate::stream::Slot;
 
 /// Choices that size memory besides the shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Sizes {
     /// Chunks of the image.
     pub n_chunks: usize,
@@ -43,12 +45,21 @@ pub struct Sizes {
     pub sparse: Option<SparseSizes>,
 }
 
+impl Sizes {
+    /// Reads that can be in flight, each with a buffer.
+    pub fn n_reads(&self) -> usize {
+        let cold = self.sparse.map_or(0, |sparse| sparse.cold.n_reads);
+        self.n_slots + EMBED_SLOTS_MAX + cold
+    }
+}
+
 /// Bytes of each piece of the region, in the order in which it is carved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Budget {
     /// Norms, biases, routers, rotary frequencies.
     pub vectors_bytes: usize,
-    /// Table of chunks.
+    /// Tables of chunks and of reads.
     pub chunks_bytes: usize,
     /// Weights that stay.
     pub resident_bytes: usize,
@@ -120,7 +131,8 @@ impl Budget {
         };
         Budget {
             vectors_bytes: floats(VectorsLayout::new(shape).len()),
-            chunks_bytes: carved_bytes(sizes.n_chunks * size_of::<Chunk>()),
+            chunks_bytes: carved_bytes(sizes.n_chunks * size_of::<Chunk>())
+                + carved_bytes(sizes.n_reads() * size_of::<Slot>()),
             resident_bytes: carved_bytes(sizes.resident_bytes),
             predictors_bytes: floats(sizes.n_thresholds)
                 + sizes

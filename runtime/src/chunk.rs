@@ -61,6 +61,7 @@ impl Chunk {
 
 /// How weights are cut into chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Cut {
     /// Most bytes of a chunk, unless one unit is larger.
     pub chunk_bytes: usize,

@@ -82,6 +82,7 @@ pub fn ffn<'m, F: Flash<'m>, C: Cores, K: Clock>(
 type Chosen = heapless::Vec<(usize, f32), EXPERTS_USED_MAX>;
 
 /// Softmax over all experts, the best `n_experts_used` of them (the lowest index of equals).
+#[inline(never)]
 fn choose_experts(shape: &Shape, kernels: &Kernels, router: &[f32], x: &[f32]) -> Chosen {
     let mut scores = [0.0f32; EXPERTS_MAX];
     let scores = &mut scores[..shape.n_experts];
@@ -108,6 +109,7 @@ fn choose_experts(shape: &Shape, kernels: &Kernels, router: &[f32], x: &[f32]) -
     chosen
 }
 
+#[inline(never)]
 #[allow(clippy::too_many_arguments)]
 fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
     machine: &Machine<'_, C, K>,
@@ -268,6 +270,7 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
     }
 
     /// Each lane takes whole clusters, their partial sums (dim, tokens) are added in order.
+    #[inline(never)]
     fn few_tokens(
         &self,
         ready: &Ready<'_>,
@@ -331,6 +334,7 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
     }
 
     /// Many tokens, first half: hidden values of `neurons` (neurons, tokens), in `gate`.
+    #[inline(never)]
     fn hidden(
         &self,
         ready: &Ready<'_>,
@@ -376,6 +380,7 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
 
     /// Many tokens, second half: adds the clusters' down sums to `sum` (dim, tokens), each lane
     /// a strip of outputs.
+    #[inline(never)]
     fn down(
         &self,
         ready: &Ready<'_>,

@@ -43,6 +43,8 @@ pub const SLOTS_MAX: usize = 32;
 pub const EMBED_SLOTS_MAX: usize = 8;
 /// Reads of cold bundles that can be in flight.
 pub const COLD_READS_MAX: usize = 64;
+/// Buffers of all reads.
+pub const READ_BUFFERS_MAX: usize = SLOTS_MAX + EMBED_SLOTS_MAX + COLD_READS_MAX;
 /// Bundles that one such read may span.
 pub const COLD_RUN_MAX: usize = 16;
 /// Times that one read is tried before its error is reported.

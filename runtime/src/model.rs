@@ -28,7 +28,7 @@ pub struct Model<'m, F> {
     /// Weights.
     pub weights: Weights<'m, F>,
     /// Norms, biases, routers, rotary frequencies.
-    pub vectors: &'m [f32],
+    pub vectors: &'m mut [f32],
     /// Keys and values.
     pub kv: KvCache<'m>,
     /// Activations.
@@ -38,7 +38,7 @@ pub struct Model<'m, F> {
     /// Memory of passes with predictors, where the plan has any.
     pub sparse: Option<Sparse<'m>>,
     /// Threshold of each feed-forward section, in threshold mode.
-    pub thresholds: &'m [f32],
+    pub thresholds: &'m mut [f32],
 }
 
 impl<'m, F: Flash<'m>> Model<'m, F> {

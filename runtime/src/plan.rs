@@ -59,6 +59,7 @@ pub struct ColdOptions {
 
 /// Techniques that are left out, to show what each is worth (PAPER section 11.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Without {
     /// Gate, up and down of a neuron are read by one command each.
     pub bundles: bool,
@@ -128,6 +129,7 @@ impl Default for PlanOptions {
 
 /// How a model is run inside a budget. A pure function of image and options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Plan {
     /// Sizes of everything.
     pub sizes: Sizes,

@@ -6,7 +6,8 @@ use tessera_hal::{Clock, Cores, Flash};
 use tessera_kernels::Kernels;
 use tessera_kernels::quantize::dequantize_row;
 
-use crate::arena::Arena;
+use crate::arena::{Arena, OutOfMemory};
+use crate::budget::Sizes;
 use crate::chunk::Chunk;
 use crate::format::{Image, TileLayout, VectorsLayout};
 use crate::kv::{KvCache, Place};
@@ -17,7 +18,7 @@ use crate::plan::{Mode, Plan};
 use crate::product::Machine;
 use crate::sparse::Sparse;
 use crate::stats::Stats;
-use crate::stream::Stream;
+use crate::stream::{ReadBuffers, Stream};
 use crate::weights::Weights;
 use crate::work::{Work, take_lanes};
 
@@ -80,6 +81,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     ///
     /// # Errors
     /// A region smaller than `plan.budget`, or flash that cannot be read.
+    #[inline(never)]
     pub fn new(
         image: Image<'m>,
         plan: Plan,
@@ -101,6 +103,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         let vectors = arena.take::<f32>(VectorsLayout::new(&shape).len())?;
         let chunks = arena.take::<Chunk>(sizes.n_chunks)?;
         plan.write_chunks(&image, chunks);
+        let slots = arena.take(sizes.n_reads())?;
         let resident = arena.take::<u8>(sizes.resident_bytes)?;
         let sparse = match sizes.sparse {
             Some(sparse) => Some(Sparse::take(&mut arena, &image, sparse)?),
@@ -108,54 +111,53 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         };
         let thresholds = arena.take(sizes.n_thresholds)?;
         let kv = KvCache::new(&mut arena, &shape, &sizes)?;
-        let mut slots = heapless::Vec::new();
-        for _ in 0..sizes.n_slots {
-            let _ = slots.push(arena.take_pages(sizes.slot_bytes)?);
-        }
-        let mut side = heapless::Vec::new();
-        for _ in 0..EMBED_SLOTS_MAX {
-            let _ = side.push(arena.take_pages(sizes.embed_bytes)?);
-        }
-        let mut cold = heapless::Vec::new();
-        if let Some(sparse) = &sizes.sparse {
-            for _ in 0..sparse.cold.n_reads {
-                let _ = cold.push(arena.take_pages(sparse.cold.read_bytes)?);
-            }
-        }
+        let bufs = take_buffers(&mut arena, &sizes)?;
         let work = Work::take(&mut arena, &shape, &sizes)?;
         let places = arena.take(sizes.batch_tokens)?;
         let lanes = take_lanes(&mut arena, &shape, &sizes)?;
-        let stream = Stream::new(flash, slots, side, cold);
-        let mut weights = Weights::new(image, stream, chunks, resident, &kernels);
-        read_vectors(&mut weights, &clock, &kernels, vectors)?;
-        read_thresholds(&mut weights, &clock, &kernels, thresholds)?;
-        let model = Model {
-            weights,
-            vectors,
-            kv,
-            work,
-            lanes,
-            sparse,
-            thresholds,
-        };
-        let positions = (0..sizes.sequences).map(|_| 0).collect();
-        let (cancel, sequence, astray, as_decoded) = (None, 0, false, false);
-        Ok(Session {
-            model,
+        let stream = Stream::new(flash, bufs, slots, sizes.n_slots, EMBED_SLOTS_MAX);
+        // Made in one piece and only then used: a session is kilobytes, and each move another copy
+        // on a small stack.
+        let mut session = Session {
+            model: Model {
+                weights: Weights::new(image, stream, chunks, resident, &kernels),
+                vectors,
+                kv,
+                work,
+                lanes,
+                sparse,
+                thresholds,
+            },
             cores,
             clock,
             kernels,
             plan,
-            cancel,
-            positions,
-            sequence,
+            cancel: None,
+            positions: (0..sizes.sequences).map(|_| 0).collect(),
+            sequence: 0,
             places,
-            astray,
-            as_decoded,
-        })
+            astray: false,
+            as_decoded: false,
+        };
+        session.read_small()?;
+        Ok(session)
+    }
+
+    /// Reads vectors and thresholds.
+    fn read_small(&mut self) -> Result<(), SessionError> {
+        let Model {
+            weights,
+            vectors,
+            thresholds,
+            ..
+        } = &mut self.model;
+        read_vectors(weights, &self.clock, &self.kernels, vectors)?;
+        read_thresholds(weights, &self.clock, &self.kernels, thresholds)?;
+        Ok(())
     }
 
     /// Reads the weights that stay in memory. `progress(done, all)` in bytes.
+    #[inline(never)]
     pub fn load(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), SessionError> {
         let cancel = self.cancel;
         if let Some(sparse) = &mut self.model.sparse {
@@ -278,6 +280,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         }
     }
 
+    #[inline(never)]
     fn append_all(&mut self, tokens: &[u32], kind: Kind<'_>) -> Result<(), SessionError> {
         let batch = self.batch();
         let mut rest = tokens;
@@ -406,6 +409,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     }
 
     /// One pass of the first `tokens` places through all layers.
+    #[inline(never)]
     fn pass(
         &mut self,
         tokens: usize,
@@ -450,6 +454,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     }
 
     /// Logits of tokens `first..first + rows` of the last pass.
+    #[inline(never)]
     fn compute_logits(
         &mut self,
         first: usize,
@@ -476,6 +481,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     }
 
     /// Embedding row of each of the first `tokens` places, to `work.x` (tokens, dim).
+    #[inline(never)]
     fn embed(&mut self, tokens: usize) -> Result<(), SessionError> {
         let map = self.image().embedding();
         let dim = map.tile.cols;
@@ -519,10 +525,30 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     }
 }
 
+/// Buffers of all reads, in the order of their tags.
+fn take_buffers<'m>(arena: &mut Arena<'m>, sizes: &Sizes) -> Result<ReadBuffers<'m>, OutOfMemory> {
+    let cold = sizes.sparse.as_ref().map(|sparse| sparse.cold);
+    let kinds = [
+        (sizes.n_slots, sizes.slot_bytes),
+        (EMBED_SLOTS_MAX, sizes.embed_bytes),
+        cold.map_or((0, 0), |cold| (cold.n_reads, cold.read_bytes)),
+    ];
+    let mut bufs = ReadBuffers::new();
+    for (count, bytes) in kinds {
+        for _ in 0..count {
+            let _ = bufs.push(Some(arena.take_pages(bytes)?));
+        }
+    }
+    Ok(bufs)
+}
+
 fn is_set(flag: Option<&AtomicBool>) -> bool {
     flag.is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
+/// A session stands on its caller's stack, which may be 16 KiB: what is large is in the region.
+const SESSION_BYTES_MAX: usize = 880 * size_of::<usize>();
+const _: () = assert!(size_of::<Session<'static, (), (), ()>>() <= SESSION_BYTES_MAX);
 const _: () = assert!(
     cfg!(target_endian = "little"),
     "images are little-endian, and so are vectors"

@@ -8,17 +8,11 @@
 use tessera_hal::{Clock, Flash, IoError, PAGE_BYTES, PageIndex, Read};
 
 use crate::chunk::Chunk;
-use crate::limits::{
-    COLD_READS_MAX, EMBED_SLOTS_MAX, EXPERTS_MAX, READ_DEADLINE_NS, READ_TRIES_MAX, SLOTS_MAX,
-};
+use crate::limits::{EXPERTS_MAX, READ_BUFFERS_MAX, READ_DEADLINE_NS, READ_TRIES_MAX};
 use crate::stats::Stats;
 
 mod cold;
 
-/// Tags at and above this belong to side reads.
-const SIDE_TAG: u32 = 1 << 16;
-/// Tags at and above this belong to reads of cold bundles.
-const COLD_TAG: u32 = 1 << 17;
 /// One wait on the device, so that a cancel flag and the deadline are looked at.
 const WAIT_NS: u64 = 50_000_000;
 
@@ -49,46 +43,64 @@ enum State {
     Failed(IoError),
 }
 
-struct Slot<'m> {
-    /// `None` while the device has it.
-    buf: Option<&'m mut [u8]>,
-    state: State,
-    chunk: usize,
+/// One read and its state, as the region holds it. Its buffer stands elsewhere: the region holds no
+/// references.
+#[derive(Debug, Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
+#[repr(C)]
+pub struct Slot {
     offset: u64,
-    bytes: usize,
+    bytes: u32,
+    chunk: u32,
     tries: u32,
-    /// Offset and bytes of what is to be read once the read in flight, which nobody wants any
-    /// more, has come out.
-    next: Option<(u64, usize)>,
+    /// See [`Slot::state`].
+    state: u32,
+    errno: i32,
+    /// Bytes and offset of what is to be read once the read in flight, which nobody wants any more,
+    /// has come out; 0 bytes: nothing.
+    next_bytes: u32,
+    next_offset: u64,
 }
 
-impl<'m> Slot<'m> {
-    fn new(buf: &'m mut [u8]) -> Self {
-        let buf = Some(buf);
-        Slot {
-            buf,
-            state: State::Idle,
-            chunk: 0,
-            offset: 0,
-            bytes: 0,
-            tries: 0,
-            next: None,
-        }
-    }
-
+impl Slot {
     /// Makes it a read of `bytes` at `offset` that is to be submitted.
-    fn set(&mut self, offset: u64, bytes: usize) {
+    fn begin(&mut self, offset: u64, bytes: u32) {
         (self.offset, self.bytes, self.tries) = (offset, bytes, 0);
-        (self.state, self.next) = (State::Idle, None);
+        (self.next_offset, self.next_bytes) = (0, 0);
+        self.set(State::Idle);
     }
 
-    fn filled(&self) -> &[u8] {
-        match &self.buf {
-            Some(buf) => &buf[..self.bytes],
-            None => panic!("chunk {} is still being read", self.chunk),
+    fn state(&self) -> State {
+        match self.state {
+            0 => State::Idle,
+            1 => State::Loading,
+            2 => State::Arrived,
+            3 => State::Checked,
+            4 => State::Failed(IoError::Busy),
+            5 => State::Failed(IoError::EndOfImage),
+            6 => State::Failed(IoError::Unaligned),
+            _ => State::Failed(IoError::Device { errno: self.errno }),
         }
     }
+
+    fn set(&mut self, state: State) {
+        self.state = match state {
+            State::Idle => 0,
+            State::Loading => 1,
+            State::Arrived => 2,
+            State::Checked => 3,
+            State::Failed(IoError::Busy) => 4,
+            State::Failed(IoError::EndOfImage) => 5,
+            State::Failed(IoError::Unaligned) => 6,
+            State::Failed(IoError::Device { errno }) => {
+                self.errno = errno;
+                7
+            }
+        };
+    }
 }
+
+/// Buffers of all reads: of the ring, of side reads, of cold reads; `None` while in the device.
+pub type ReadBuffers<'m> = heapless::Vec<Option<&'m mut [u8]>, READ_BUFFERS_MAX>;
 
 /// Which chunks the stream reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,9 +142,11 @@ impl Patience {
 /// See the module's text.
 pub struct Stream<'m, F> {
     flash: F,
-    slots: heapless::Vec<Slot<'m>, SLOTS_MAX>,
-    side: heapless::Vec<Slot<'m>, EMBED_SLOTS_MAX>,
-    cold: heapless::Vec<Slot<'m>, COLD_READS_MAX>,
+    /// A read's index is its tag: first those of the ring, then side reads, then cold reads.
+    slots: &'m mut [Slot],
+    bufs: ReadBuffers<'m>,
+    n_ring: usize,
+    n_side: usize,
     /// Cold reads that came out of the device, and those it had no room for: a bit each.
     cold_out: u64,
     cold_waiting: u64,
@@ -158,19 +172,23 @@ pub struct Stream<'m, F> {
 }
 
 impl<'m, F: Flash<'m>> Stream<'m, F> {
-    /// A stream with the buffers `slots`, all of one size, `side` for single rows and `cold` for
-    /// runs of cold bundles.
+    /// A stream with the buffers `bufs`, and the table `slots` of as many: `n_ring` of one size,
+    /// `n_side` for single rows, the others for runs of cold bundles.
     pub fn new(
         flash: F,
-        slots: heapless::Vec<&'m mut [u8], SLOTS_MAX>,
-        side: heapless::Vec<&'m mut [u8], EMBED_SLOTS_MAX>,
-        cold: heapless::Vec<&'m mut [u8], COLD_READS_MAX>,
+        bufs: ReadBuffers<'m>,
+        slots: &'m mut [Slot],
+        n_ring: usize,
+        n_side: usize,
     ) -> Self {
+        assert_eq!(slots.len(), bufs.len());
+        slots.fill(bytemuck::Zeroable::zeroed());
         Stream {
             flash,
-            slots: slots.into_iter().map(Slot::new).collect(),
-            side: side.into_iter().map(Slot::new).collect(),
-            cold: cold.into_iter().map(Slot::new).collect(),
+            slots,
+            bufs,
+            n_ring,
+            n_side,
             cold_out: 0,
             cold_waiting: 0,
             head: 0,
@@ -189,7 +207,7 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
     }
 
     fn slot_index(&self, sequence: u64) -> usize {
-        (sequence % self.slots.len() as u64) as usize
+        (sequence % self.n_ring as u64) as usize
     }
 
     /// Tells which experts of `layer` are needed; chunks of other experts are passed over.
@@ -240,7 +258,7 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         self.reap();
         let mut started = false;
         let mut passed = 0;
-        while self.tail - self.head < self.slots.len() as u64 && passed < chunks.len() {
+        while self.tail - self.head < self.n_ring as u64 && passed < chunks.len() {
             if self.next == chunks.len() {
                 if self.select == Select::Resident {
                     break;
@@ -255,11 +273,11 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
             if wanted {
                 let index = self.slot_index(self.tail);
                 let slot = &mut self.slots[index];
-                slot.chunk = self.next;
+                slot.chunk = self.next as u32;
                 slot.offset = chunk.offset;
-                slot.bytes = chunk.bytes as usize;
+                slot.bytes = chunk.bytes;
                 slot.tries = 0;
-                if !self.submit(index as u32) {
+                if !self.submit(index) {
                     break;
                 }
                 self.tail += 1;
@@ -275,25 +293,24 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         }
     }
 
-    fn slot_mut(&mut self, tag: u32) -> &mut Slot<'m> {
-        if let Some(cold) = tag.checked_sub(COLD_TAG) {
-            return &mut self.cold[cold as usize];
-        }
-        match tag.checked_sub(SIDE_TAG) {
-            Some(side) => &mut self.side[side as usize],
-            None => &mut self.slots[tag as usize],
+    /// What a read brought.
+    fn filled(&self, index: usize) -> &[u8] {
+        let slot = &self.slots[index];
+        match &self.bufs[index] {
+            Some(buf) => &buf[..slot.bytes as usize],
+            None => panic!("byte {} is still being read", slot.offset),
         }
     }
 
     /// Starts the read that the slot describes; false if the device's queue is full.
-    fn submit(&mut self, tag: u32) -> bool {
-        let slot = self.slot_mut(tag);
-        let Some(buf) = slot.buf.take() else {
-            panic!("the buffer of read {tag} is in use")
+    fn submit(&mut self, index: usize) -> bool {
+        let slot = &mut self.slots[index];
+        let Some(buf) = self.bufs[index].take() else {
+            panic!("the buffer of read {index} is in use")
         };
         let start = PageIndex((slot.offset / PAGE_BYTES) as u32);
-        let bytes = slot.bytes;
-        slot.state = State::Loading;
+        let (bytes, tag) = (slot.bytes as usize, index as u32);
+        slot.set(State::Loading);
         slot.tries += 1;
         let Err((error, read)) = self.flash.submit(Read {
             start,
@@ -305,44 +322,40 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
             self.stats.bytes_read += bytes as u64;
             return true;
         };
-        let slot = self.slot_mut(tag);
-        slot.buf = Some(read.buf);
-        slot.state = if error == IoError::Busy {
-            State::Idle
-        } else {
-            State::Failed(error)
-        };
+        self.bufs[index] = Some(read.buf);
+        slot.set(match error {
+            IoError::Busy => State::Idle,
+            _ => State::Failed(error),
+        });
         error != IoError::Busy
     }
 
     fn reap(&mut self) {
         while let Some((read, result)) = self.flash.reap() {
-            if let Some(cold) = read.tag.checked_sub(COLD_TAG) {
+            let index = read.tag as usize;
+            if let Some(cold) = index.checked_sub(self.first_cold()) {
                 self.cold_out |= 1 << cold;
             }
-            let slot = self.slot_mut(read.tag);
-            slot.buf = Some(read.buf);
-            slot.state = match result {
+            self.bufs[index] = Some(read.buf);
+            self.slots[index].set(match result {
                 Ok(()) => State::Arrived,
                 Err(error) => State::Failed(error),
-            };
+            });
         }
     }
 
     /// Blocks until the slot's read has arrived, trying again what failed.
-    fn settle(&mut self, tag: u32, clock: &impl Clock) -> Result<(), StreamError> {
+    fn settle(&mut self, index: usize, clock: &impl Clock) -> Result<(), StreamError> {
         let begun_ns = clock.now_ns();
         let mut patience = Patience::default();
         let result = loop {
             self.reap();
-            let slot = self.slot_mut(tag);
-            if slot.state != State::Loading
-                && let Some((offset, bytes)) = slot.next
-            {
-                slot.set(offset, bytes);
+            let slot = &mut self.slots[index];
+            if slot.state() != State::Loading && slot.next_bytes > 0 {
+                slot.begin(slot.next_offset, slot.next_bytes);
             }
             let (offset, tries) = (slot.offset, slot.tries);
-            match slot.state {
+            match slot.state() {
                 State::Arrived | State::Checked => break Ok(()),
                 State::Failed(error) if tries >= READ_TRIES_MAX => {
                     break Err(StreamError::Device { offset, error });
@@ -351,7 +364,7 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
                     if tries > 0 {
                         self.stats.retries += 1;
                     }
-                    if self.submit(tag) {
+                    if self.submit(index) {
                         self.flash.flush();
                     } else if !patience.wait(&mut self.flash, clock) {
                         break Err(StreamError::Deadline { offset });
@@ -397,8 +410,8 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
                 continue;
             }
             let index = self.slot_index(self.held);
-            self.settle(index as u32, clock)?;
-            if self.slots[index].chunk == chunk {
+            self.settle(index, clock)?;
+            if self.slots[index].chunk == chunk as u32 {
                 self.held += 1;
                 return Ok(());
             }
@@ -406,7 +419,7 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
                 self.held, self.head,
                 "chunk {chunk} was asked for out of order"
             );
-            self.slots[index].state = State::Idle;
+            self.slots[index].set(State::Idle);
             self.head += 1;
             self.held += 1;
         }
@@ -417,8 +430,8 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         let index = self.slot_index(self.held);
         let slot = &self.slots[index];
         let ready = self.held < self.tail
-            && slot.chunk == chunk
-            && matches!(slot.state, State::Arrived | State::Checked);
+            && slot.chunk == chunk as u32
+            && matches!(slot.state(), State::Arrived | State::Checked);
         self.held += ready as u64;
         ready
     }
@@ -428,49 +441,51 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         while self.head < self.held {
             let index = self.slot_index(self.head);
             let slot = &mut self.slots[index];
-            if slot.offset + slot.bytes as u64 > offset {
+            if slot.offset + u64::from(slot.bytes) > offset {
                 break;
             }
-            slot.state = State::Idle;
+            slot.set(State::Idle);
             self.head += 1;
         }
     }
 
+    /// Indices of the held chunks' reads.
+    fn held_slots(&self) -> impl Iterator<Item = usize> {
+        (self.head..self.held).map(|sequence| self.slot_index(sequence))
+    }
+
     /// The bytes of a held chunk.
     pub fn bytes(&self, chunk: usize) -> &[u8] {
-        let held = (self.head..self.held).map(|sequence| &self.slots[self.slot_index(sequence)]);
-        match held.into_iter().find(|slot| slot.chunk == chunk) {
-            Some(slot) => slot.filled(),
+        match self.held().find(|&(held, _)| held == chunk) {
+            Some((_, bytes)) => bytes,
             None => panic!("chunk {chunk} is not held"),
         }
     }
 
     /// Every held chunk with its bytes.
     pub fn held(&self) -> impl Iterator<Item = (usize, &[u8])> {
-        (self.head..self.held).map(|sequence| {
-            let slot = &self.slots[self.slot_index(sequence)];
-            (slot.chunk, slot.filled())
-        })
+        let held = self.held_slots();
+        held.map(|index| (self.slots[index].chunk as usize, self.filled(index)))
     }
 
     /// True between acquiring a chunk and releasing it.
     pub fn is_held(&self, chunk: usize) -> bool {
-        (self.head..self.held).any(|at| self.slots[self.slot_index(at)].chunk == chunk)
+        let mut held = self.held_slots().map(|index| &self.slots[index]);
+        held.any(|slot| slot.chunk == chunk as u32)
     }
 
     /// True once [`Stream::set_checked`] was called for a held chunk.
     pub fn is_checked(&self, chunk: usize) -> bool {
-        (self.head..self.held)
-            .map(|sequence| &self.slots[self.slot_index(sequence)])
-            .any(|slot| slot.chunk == chunk && slot.state == State::Checked)
+        let mut held = self.held_slots().map(|index| &self.slots[index]);
+        held.any(|slot| slot.chunk == chunk as u32 && slot.state() == State::Checked)
     }
 
     /// Marks a held chunk's checksums as verified.
     pub fn set_checked(&mut self, chunk: usize) {
         for sequence in self.head..self.held {
             let index = self.slot_index(sequence);
-            if self.slots[index].chunk == chunk {
-                self.slots[index].state = State::Checked;
+            if self.slots[index].chunk == chunk as u32 {
+                self.slots[index].set(State::Checked);
             }
         }
     }
@@ -479,14 +494,14 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
     pub fn read_again(&mut self, chunk: usize, clock: &impl Clock) -> Result<bool, StreamError> {
         for sequence in self.head..self.held {
             let index = self.slot_index(sequence);
-            if self.slots[index].chunk != chunk {
+            if self.slots[index].chunk != chunk as u32 {
                 continue;
             }
             if self.slots[index].tries >= READ_TRIES_MAX {
                 return Ok(false);
             }
-            self.slots[index].state = State::Idle;
-            self.settle(index as u32, clock)?;
+            self.slots[index].set(State::Idle);
+            self.settle(index, clock)?;
         }
         Ok(true)
     }
@@ -502,7 +517,8 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         let mut patience = Patience::default();
         loop {
             self.reap();
-            let loading = self.slots.iter().find(|slot| slot.state == State::Loading);
+            let mut ring = self.slots[..self.n_ring].iter();
+            let loading = ring.find(|slot| slot.state() == State::Loading);
             let Some(offset) = loading.map(|slot| slot.offset) else {
                 break;
             };
@@ -510,8 +526,8 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
                 return Err(StreamError::Deadline { offset });
             }
         }
-        for slot in &mut self.slots {
-            slot.state = State::Idle;
+        for slot in &mut self.slots[..self.n_ring] {
+            slot.set(State::Idle);
         }
         (self.head, self.held, self.tail) = (0, 0, 0);
         (self.select, self.next, self.routing) = (select, chunk, None);
@@ -547,26 +563,31 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
 
     /// Number of side reads that can be in flight.
     pub fn side_slots(&self) -> usize {
-        self.side.len()
+        self.n_side
     }
 
     /// Bytes of the largest side read.
     pub fn side_bytes(&self) -> usize {
-        self.side
-            .first()
-            .map_or(0, |slot| slot.buf.as_ref().map_or(0, |buf| buf.len()))
+        self.buffer_bytes(self.n_ring)
+    }
+
+    /// Bytes of the buffer of a read, 0 where there is none or the device has it.
+    fn buffer_bytes(&self, index: usize) -> usize {
+        let buf = self.bufs.get(index).and_then(|buf| buf.as_ref());
+        buf.map_or(0, |buf| buf.len())
     }
 
     /// Starts a side read of whole pages into side slot `index`. If a call that failed left a read
     /// in flight there, it starts when that has come out, in [`Stream::side_wait`].
     pub fn side_start(&mut self, index: usize, offset: u64, bytes: usize) {
-        let slot = &mut self.side[index];
-        if slot.state == State::Loading {
-            slot.next = Some((offset, bytes));
+        let index = self.n_ring + index;
+        let slot = &mut self.slots[index];
+        if slot.state() == State::Loading {
+            (slot.next_offset, slot.next_bytes) = (offset, bytes as u32);
             return;
         }
-        slot.set(offset, bytes);
-        if self.submit(SIDE_TAG + index as u32) {
+        slot.begin(offset, bytes as u32);
+        if self.submit(index) {
             self.flash.flush();
         }
     }
@@ -578,11 +599,12 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         again: bool,
         clock: &impl Clock,
     ) -> Result<&[u8], StreamError> {
-        let slot = &mut self.side[index];
-        if again && slot.state == State::Arrived {
-            slot.state = State::Idle;
+        let index = self.n_ring + index;
+        let slot = &mut self.slots[index];
+        if again && slot.state() == State::Arrived {
+            slot.set(State::Idle);
         }
-        self.settle(SIDE_TAG + index as u32, clock)?;
-        Ok(self.side[index].filled())
+        self.settle(index, clock)?;
+        Ok(self.filled(index))
     }
 }

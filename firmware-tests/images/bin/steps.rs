@@ -12,6 +12,8 @@ use tessera_runtime::{Mode, Session};
 
 images::image!(go);
 
+/// Tokens that are appended together.
+const PROMPT: [u32; 4] = [259, 388, 1151, 579];
 /// Tokens before the one that counts, so that the cache is as full as it gets.
 const TOKENS: [u32; 8] = [259, 388, 1151, 579, 47, 621, 364, 259];
 
@@ -31,11 +33,15 @@ fn step(mode: Mode) {
     let job = Job { mode, ffn_pct: 15 };
     let plan = plan(&image, job, 1).unwrap_or_else(|error| fail(&error));
     let (clock, kernels) = (clock(), Kernels::best());
-    let mut session = Session::new(image, plan, region, &mut flash, OneLane, &clock, kernels)
-        .unwrap_or_else(|error| fail(&error));
+    // Used where it was made: it is too large to be moved on a small stack.
+    let mut session = Session::new(image, plan, region, &mut flash, OneLane, &clock, kernels);
+    let session = session.as_mut().unwrap_or_else(|error| fail(error));
     session
         .load(&mut |_, _| {})
         .unwrap_or_else(|error| fail(&error));
+    if let Err(error) = session.append(&PROMPT) {
+        fail(&error);
+    }
     let (mut before, mut begun_ns) = (session.stats(), 0);
     for token in TOKENS {
         (before, begun_ns) = (session.stats(), clock.now_ns());

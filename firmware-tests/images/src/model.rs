@@ -96,6 +96,7 @@ fn read_front<'m, F: Flash<'m>>(
 }
 
 /// Superblock and section table, in the front of `memory`.
+#[inline(never)]
 pub fn open<'m, F: Flash<'m>>(flash: &mut F, memory: &'m mut [u8]) -> Result<Image<'m>, Failure> {
     let memory = read_front(flash, memory, SUPERBLOCK_BYTES)?;
     let size_bytes = flash.size_bytes();
@@ -114,6 +115,7 @@ pub fn open<'m, F: Flash<'m>>(flash: &mut F, memory: &'m mut [u8]) -> Result<Ima
 }
 
 /// The plan for `job`: the least memory that does, and a part of the feed-forward weights.
+#[inline(never)]
 pub fn plan(image: &Image<'_>, job: Job, lanes: usize) -> Result<Plan, Failure> {
     let options = PlanOptions {
         seq_len: CONTEXT,
@@ -169,9 +171,12 @@ pub fn run<'m, F: Flash<'m>, C: Cores, K: Clock>(
         machine.cores,
         clock,
         kernels,
-    )
-    .map_err(Failure::Session)?;
-    let result = speak(&mut session, out);
+    );
+    // Used where it was made: it is too large to be moved on a small stack.
+    let result = match &mut session {
+        Ok(session) => speak(session, out),
+        Err(error) => Err(Failure::Session(*error)),
+    };
     drop(session);
     drain(flash);
     result

@@ -2,6 +2,9 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(any(target_arch = "arm", test))]
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use crate::clock::Clock;
 
 const NS_PER_S: u64 = 1_000_000_000;
@@ -28,7 +31,9 @@ impl CycleClock {
     }
 
     /// A clock over the register at `timer`, which counts down from 2^32 - 1, `hz` times a second.
-    /// After 2^32 counts it begins anew.
+    /// It begins anew after 2^32 counts, and is carried on from there: it must be read at least
+    /// once in that time (214 s at 20 MHz), on one core. All clocks of a machine share the carry,
+    /// so they are to be over the same timer.
     ///
     /// # Safety
     /// `timer` is the address of such a register, and reading it has no effect.
@@ -41,7 +46,7 @@ impl CycleClock {
         CycleClock { hz, timer }
     }
 
-    /// The counter; it only goes up, but for Arm's, which begins anew after 2^32 counts.
+    /// The counter; it only goes up.
     pub fn ticks(&self) -> u64 {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: reading the counter has no effect, and every x86-64 CPU has it.
@@ -67,8 +72,38 @@ impl CycleClock {
         };
         #[cfg(target_arch = "arm")]
         // SAFETY: `new` was promised a register that may be read.
-        let ticks = u64::from(!unsafe { (self.timer as *const u32).read_volatile() });
+        let ticks = CARRY.widen(!unsafe { (self.timer as *const u32).read_volatile() });
         ticks
+    }
+}
+
+/// Carries a count of 32 bits on when it begins anew.
+#[cfg(any(target_arch = "arm", test))]
+#[derive(Debug)]
+struct Carry {
+    last: AtomicU32,
+    rounds: AtomicU32,
+}
+
+/// Of the one timer.
+#[cfg(target_arch = "arm")]
+static CARRY: Carry = Carry::new();
+
+#[cfg(any(target_arch = "arm", test))]
+impl Carry {
+    const fn new() -> Self {
+        Carry {
+            last: AtomicU32::new(0),
+            rounds: AtomicU32::new(0),
+        }
+    }
+
+    /// The whole count, whose lower half is `count`.
+    fn widen(&self, count: u32) -> u64 {
+        if count < self.last.swap(count, Ordering::Relaxed) {
+            self.rounds.fetch_add(1, Ordering::Relaxed);
+        }
+        u64::from(self.rounds.load(Ordering::Relaxed)) << 32 | u64::from(count)
     }
 }
 
@@ -77,5 +112,23 @@ impl Clock for CycleClock {
         let (ticks, hz) = (self.ticks(), self.hz);
         // Seconds apart from the rest, so that nothing overflows for five hundred years.
         ticks / hz * NS_PER_S + ticks % hz * NS_PER_S / hz
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_of_32_bits_is_carried_on() {
+        let carry = Carry::new();
+        let step = 3_000_000_000;
+        let mut all = 0u64;
+        for _ in 0..10 {
+            assert_eq!(carry.widen(all as u32), all);
+            assert_eq!(carry.widen(all as u32), all);
+            all += step;
+        }
+        assert!(all > 6 << 32);
     }
 }

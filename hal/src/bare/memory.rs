@@ -3,7 +3,7 @@
 use crate::flash::{Flash, IoError, Read};
 
 /// Reads that wait to be reaped.
-const DEPTH: usize = 128;
+const DEPTH: usize = 32;
 
 /// Flash over bytes in memory. Reads are copies, made when they are reaped.
 pub struct MemoryFlash<'i, 'm> {

@@ -130,6 +130,10 @@ mod tests {
                 Err(BufferedWhy::Alignment { need_bytes: 16384 }),
             ),
             (
+                aligned(512, 65536),
+                Err(BufferedWhy::Alignment { need_bytes: 65536 }),
+            ),
+            (
                 aligned(512, 520),
                 Err(BufferedWhy::Alignment { need_bytes: 520 }),
             ),
@@ -143,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_kernel_that_says_nothing_is_tried() {
-        for need_bytes in [512, 4096, 16384] {
+        for need_bytes in [512, 4096, 16384, 65536] {
             for (offset, address, length) in
                 [(need_bytes, 1, 1), (1, need_bytes, 1), (1, 1, need_bytes)]
             {

@@ -154,6 +154,9 @@ mod tests {
             let mut region = Region::new(bytes).unwrap();
             assert_eq!(region.len(), bytes);
             assert!(region.as_ptr().addr().is_multiple_of(REGION_ALIGN_BYTES));
+            for os_page in [4 << 10, 16 << 10, 64 << 10] {
+                assert!(region.as_ptr().addr().is_multiple_of(os_page));
+            }
             assert!(region.iter().all(|&byte| byte == 0));
             region[bytes - 1] = 7;
             let memory = region.into_static();

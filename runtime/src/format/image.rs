@@ -237,7 +237,7 @@ impl<'a> Image<'a> {
         self.check_field(entry, "tile rows", unit_rows as u64, allowed)?;
         let map = self.matrix(entry);
         // Before sizes are computed in usize, which may have 32 bits.
-        let weight_bytes = unit_rows as u64 * map.tile.ty.row_bytes(cols) as u64;
+        let weight_bytes = rows_bytes(unit_rows as u64, &[map.tile.ty.row_bytes(cols)]);
         let largest = weight_bytes.min(UNIT_BYTES_MAX as u64);
         self.check_field(entry, "tile bytes", weight_bytes, largest)?;
         let tile_bytes = map.tile.tile_bytes(unit_rows);
@@ -270,8 +270,7 @@ impl<'a> Image<'a> {
         let neurons = shape.bundle_neurons as u64;
         // Before sizes are computed in usize, which may have 32 bits.
         let types = [map.bundle.gate, map.bundle.up, map.bundle.down];
-        let row_bytes = types.map(|ty| ty.row_bytes(shape.dim) as u64);
-        let weight_bytes = row_bytes.iter().sum::<u64>().saturating_mul(neurons);
+        let weight_bytes = rows_bytes(neurons, &types.map(|ty| ty.row_bytes(shape.dim)));
         let largest = weight_bytes.min(UNIT_BYTES_MAX as u64);
         self.check_field(entry, "bundle bytes", weight_bytes, largest)?;
         self.check_field(entry, "bundle neurons", section.unit_rows as u64, neurons)?;
@@ -420,5 +419,29 @@ impl<'a> Image<'a> {
             expert: section.expert,
             unit: within.checked_div(section.unit_bytes as u64).unwrap_or(0) as u32,
         })
+    }
+}
+
+/// Bytes of `count` rows of each of these lengths, counted in 64 bits on every machine.
+fn rows_bytes(count: u64, row_bytes: &[usize]) -> u64 {
+    let one: u64 = row_bytes.iter().map(|&bytes| bytes as u64).sum();
+    one.saturating_mul(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{DIM_MAX, FFN_DIM_MAX};
+
+    /// Where `usize` has 32 bits, a unit that is too large could pass for a small one.
+    #[test]
+    fn sizes_of_units_do_not_wrap_in_32_bits() {
+        let row_bytes = WeightType::F32.row_bytes(DIM_MAX);
+        let bytes = rows_bytes(FFN_DIM_MAX as u64, &[row_bytes; 3]);
+        assert_eq!((bytes, bytes as u32), (3 << 36, 0));
+        assert!(bytes > UNIT_BYTES_MAX as u64);
+        assert_eq!(rows_bytes(u64::MAX, &[row_bytes; 3]), u64::MAX);
+        // What passes can be counted in 32 bits, the page that it is rounded up to included.
+        assert!(UNIT_BYTES_MAX + 2 * PAGE_BYTES < u32::MAX as usize);
     }
 }

@@ -25,7 +25,8 @@ pub use statistics::{BATCHES, CACHES, PREFIXES, Statistics, StatisticsError, Sta
 pub use superblock::{SUPERBLOCK_BYTES, Superblock, VERSION};
 pub use vectors::VectorsLayout;
 
-/// Sections begin at multiples of this: every operating system's page size divides it.
+/// Sections begin at multiples of this, the page size of most systems. Where pages have 64 KiB,
+/// nothing is lost: sections are read, not mapped.
 pub const SECTION_ALIGN_BYTES: u64 = 16384;
 /// Tiles, bundles and the matrices of one attention section begin at multiples of this.
 pub const PAGE_BYTES: usize = 4096;

@@ -11,6 +11,7 @@ use crate::plan::Without;
 
 /// Sizes of the cold segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ColdSizes {
     /// Bundles of the whole image.
     pub n_bundles: usize,
@@ -47,12 +48,14 @@ impl ColdSizes {
         carved_bytes(slots)
             .saturating_add(carved_bytes(self.n_slots * size_of::<u32>()))
             .saturating_add(carved_bytes(self.n_slots))
+            .saturating_add(carved_bytes(self.n_reads * size_of::<Flight>()))
             .saturating_add(Cache::bytes(self.n_bundles, self.n_slots, self.policy))
     }
 }
 
 /// A read of a run of bundles of one section.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, bytemuck::Zeroable, bytemuck::Pod)]
+#[repr(C)]
 pub struct Flight {
     /// Its section.
     pub section: u32,
@@ -64,16 +67,18 @@ pub struct Flight {
     pub part: Part,
 }
 
-/// What of its bundles a flight reads.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Part {
+/// What of its bundles a flight reads: a number, since flights are in the region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::Zeroable, bytemuck::Pod)]
+#[repr(transparent)]
+pub struct Part(u16);
+
+impl Part {
     /// All of it.
-    #[default]
-    Whole,
+    pub const WHOLE: Self = Part(0);
     /// The gate's part.
-    First,
+    pub const FIRST: Self = Part(1);
     /// The other part.
-    Rest,
+    pub const REST: Self = Part(2);
 }
 
 /// Books of slots and reads.
@@ -83,7 +88,7 @@ pub struct Books<'m> {
     /// (slots,): 1 where all of the bundle is there, 0 where only its first part is.
     pub whole: &'m mut [u8],
     /// What each read brings.
-    pub flights: heapless::Vec<Flight, COLD_READS_MAX>,
+    pub flights: &'m mut [Flight],
     /// Reads that are free: a bit each.
     pub free: u64,
     /// Sizes.
@@ -104,7 +109,8 @@ impl<'m> Cold<'m> {
         let bytes = arena.take(sizes.n_slots * sizes.slot_bytes)?;
         let states = arena.take(sizes.n_slots)?;
         let whole = arena.take(sizes.n_slots)?;
-        let flights = (0..sizes.n_reads).map(|_| Flight::default()).collect();
+        let flights = arena.take::<Flight>(sizes.n_reads)?;
+        flights.fill(bytemuck::Zeroable::zeroed());
         let free = u64::MAX.checked_shr(64 - sizes.n_reads as u32).unwrap_or(0);
         Ok(Cold {
             slots: Slots::new(bytes, states, sizes.slot_bytes),
@@ -133,9 +139,9 @@ impl Books<'_> {
         let (layout, size) = (map.bundle, map.bundle.bytes());
         let offset = |bit: usize| map.offset + (flight.first as usize + bit) as u64 * size as u64;
         let intact = |bit: usize| match flight.part {
-            Part::Whole => layout.is_intact(&bytes[bit * size..][..size], offset(bit), crc32c),
-            Part::First => layout.first_is_intact(bytes, offset(0), crc32c),
-            Part::Rest => {
+            Part::WHOLE => layout.is_intact(&bytes[bit * size..][..size], offset(bit), crc32c),
+            Part::FIRST => layout.first_is_intact(bytes, offset(0), crc32c),
+            _ => {
                 let slot = slots.read(self.slot_of(flight, n_bundles, 0));
                 layout.rest_fits(&slot, bytes, crc32c)
             }
@@ -147,11 +153,11 @@ impl Books<'_> {
             let slot = self.slot_of(flight, n_bundles, bit);
             let mut target = slots.write(slot);
             match flight.part {
-                Part::Whole => layout.pack(&bytes[bit * size..][..size], &mut target),
-                Part::First => layout.pack_first(bytes, &mut target),
-                Part::Rest => layout.pack_rest(bytes, &mut target),
+                Part::WHOLE => layout.pack(&bytes[bit * size..][..size], &mut target),
+                Part::FIRST => layout.pack_first(bytes, &mut target),
+                _ => layout.pack_rest(bytes, &mut target),
             }
-            if flight.part != Part::Rest {
+            if flight.part != Part::REST {
                 self.cache.arrived(SlotIndex(slot as u32));
             }
         }
@@ -172,8 +178,8 @@ impl Books<'_> {
         for bit in bits(flight.wanted) {
             let slot = self.slot_of(flight, n_bundles, bit);
             match flight.part {
-                Part::Rest => self.whole[slot] = 0,
-                Part::Whole | Part::First => self.cache.abandon(SlotIndex(slot as u32)),
+                Part::WHOLE | Part::FIRST => self.cache.abandon(SlotIndex(slot as u32)),
+                _ => self.whole[slot] = 0,
             }
         }
     }
@@ -183,7 +189,7 @@ impl Books<'_> {
     pub fn disown_rests(&mut self, n_bundles: usize) {
         for index in 0..self.flights.len() {
             let flight = self.flights[index];
-            if self.free >> index & 1 == 0 && flight.part == Part::Rest {
+            if self.free >> index & 1 == 0 && flight.part == Part::REST {
                 self.give_up(&flight, n_bundles);
                 self.flights[index].wanted = 0;
             }

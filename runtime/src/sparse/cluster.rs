@@ -155,6 +155,7 @@ impl<'a> Stages<'a> {
     }
 
     /// Pred: `masks` of the cluster.
+    #[inline(never)]
     pub fn predict(&self, cluster: &mut Cluster<'_>, lane: &mut Lane<'_>) {
         let first = cluster.first;
         let bias = self.scores(&self.predictor, first, cluster.gates, lane.bytes);
@@ -180,6 +181,7 @@ impl<'a> Stages<'a> {
     }
 
     /// Notes which bundles of a cluster of the next section a token is likely to need.
+    #[inline(never)]
     pub fn foresee(&self, ahead: &mut Ahead<'_>, lane: &mut Lane<'_>) {
         let Some(next) = &self.next else { return };
         let (k, tokens) = (self.map.bundle.neurons, self.tokens());
@@ -201,6 +203,7 @@ impl<'a> Stages<'a> {
 
     /// GC: gate products of the needed neurons; those that are dead for all tokens are no longer
     /// needed.
+    #[inline(never)]
     pub fn gate(&self, cluster: &mut Cluster<'_>, lane: &mut Lane<'_>) {
         if self.tokens() == 1 {
             return self.gate_one(cluster, lane);
@@ -243,6 +246,7 @@ impl<'a> Stages<'a> {
     }
 
     /// UDC: `partial` = the down sum of the alive neurons, in index order.
+    #[inline(never)]
     pub fn finish(&self, cluster: &mut Cluster<'_>, lane: &mut Lane<'_>) {
         cluster.partial.fill(0.0);
         if self.tokens() == 1 {

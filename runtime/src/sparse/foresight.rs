@@ -168,6 +168,7 @@ pub type AheadClusters<'a> = heapless::Vec<SpinMutex<Ahead<'a>>, JOBS_MAX>;
 impl Expected<'_> {
     /// The clusters with these indices, nothing known of them yet, and where to note what is
     /// guessed of them.
+    #[inline(never)]
     pub fn clusters(
         &mut self,
         shape: &Shape,

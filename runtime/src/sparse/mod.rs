@@ -49,6 +49,7 @@ use window::Window;
 
 /// Sizes of everything that sparse passes need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SparseSizes {
     /// Tokens of a sparse pass, at most [`FEW_TOKENS_MAX`].
     pub tokens: usize,
@@ -161,6 +162,7 @@ impl<'m> Sparse<'m> {
     ///
     /// # Errors
     /// Weights that cannot be read; nothing is in flight then, and no slot is held.
+    #[inline(never)]
     #[allow(clippy::too_many_arguments)]
     pub fn run<'f, F: Flash<'f>, C: Cores, K: Clock>(
         &mut self,

@@ -65,6 +65,7 @@ impl<'a> Stages<'a> {
     }
 
     /// GC of one token.
+    #[inline(never)]
     pub fn gate_one(&self, cluster: &mut Cluster<'_>, lane: &mut Lane<'_>) {
         let (layout, mut range) = (self.map.bundle, 0..cluster.n_needed);
         while let Some(picked) = self.pick(cluster, &mut range, |neuron| cluster.masks[neuron] != 0)
@@ -89,6 +90,7 @@ impl<'a> Stages<'a> {
     }
 
     /// UDC of one token.
+    #[inline(never)]
     pub fn finish_one(&self, cluster: &mut Cluster<'_>, lane: &mut Lane<'_>) {
         let layout = self.map.bundle;
         let (gates, ups) = lane.floats.split_at_mut(cluster.masks.len());

@@ -73,6 +73,7 @@ pub struct Run {
 
 impl<'m, F: Flash<'m>> Owner<'_, '_, '_, '_, 'm, F> {
     /// Does what can be done without waiting; true if anything was.
+    #[inline(never)]
     pub fn step(&mut self) -> bool {
         let mut moved = self.arrivals();
         if self.pipeline.lock().has_failed() {
@@ -152,12 +153,12 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, '_, 'm, F> {
         let bundle = map.bundle;
         let offset = map.offset + u64::from(flight.first) * bundle.bytes() as u64;
         match flight.part {
-            Part::Whole => {
+            Part::WHOLE => {
                 let count = (u16::BITS - flight.wanted.leading_zeros()) as usize;
                 (offset, count * bundle.bytes())
             }
-            Part::First => (offset, bundle.first_bytes()),
-            Part::Rest => {
+            Part::FIRST => (offset, bundle.first_bytes()),
+            _ => {
                 let first = bundle.first_bytes();
                 (offset + first as u64, bundle.bytes() - first)
             }
@@ -285,6 +286,7 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, '_, 'm, F> {
 
     /// Ends the section: takes in what is still in flight and gives back every place. Why the
     /// section is not finished, if it is not.
+    #[inline(never)]
     pub fn close(mut self, clock: &impl Clock) -> Option<WeightsError> {
         // Guesses go on while the next section is waited for, but nothing stays after an error.
         let mut patient = true;
@@ -410,8 +412,8 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, '_, 'm, F> {
     pub fn start_run(&mut self, run: Option<Run>, started: &mut bool) {
         let Some(run) = run else { return };
         let part = match self.books.sizes.two_phase && run.section == self.place.section {
-            true => Part::First,
-            false => Part::Whole,
+            true => Part::FIRST,
+            false => Part::WHOLE,
         };
         self.start(run.section, run.first, run.wanted, part);
         *started = true;
@@ -455,9 +457,9 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, '_, 'm, F> {
                 cluster.places[at] = place | AWAITED;
                 self.pipeline.lock().expect(index);
                 let section = self.place.section;
-                self.start(section, first + needed, 1, Part::Rest);
+                self.start(section, first + needed, 1, Part::REST);
                 if commands == 2 {
-                    self.start(section, first + needed, 0, Part::Rest);
+                    self.start(section, first + needed, 0, Part::REST);
                 }
                 *started = true;
             }

@@ -138,6 +138,7 @@ impl<'m> Predictors<'m> {
         }
     }
 
+    #[inline(never)]
     fn first_layers<C: Cores, K, const N: usize>(
         &mut self,
         machine: &Machine<'_, C, K>,

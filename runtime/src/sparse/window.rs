@@ -44,6 +44,7 @@ impl<'m> Window<'m> {
 
     /// The clusters with these indices in their section, nothing known of them yet; `partials` has
     /// room for the sum of each (dim, tokens).
+    #[inline(never)]
     pub fn clusters<'a>(
         &'a mut self,
         shape: &Shape,

@@ -2,33 +2,40 @@
 
 use tessera_hal::{Clock, Flash, IoError, PAGE_BYTES};
 
-use super::{COLD_TAG, Patience, State, Stream, StreamError};
+use super::{Patience, Slot, State, Stream, StreamError};
 use crate::limits::READ_TRIES_MAX;
 
 impl<'m, F: Flash<'m>> Stream<'m, F> {
+    /// Index of the first cold read.
+    pub(super) fn first_cold(&self) -> usize {
+        self.n_ring + self.n_side
+    }
+
     /// Number of cold reads that can be in flight.
     pub fn cold_slots(&self) -> usize {
-        self.cold.len()
+        self.slots.len() - self.first_cold()
     }
 
     /// Starts a read of whole pages into the buffer of cold read `index`, which must not be in
     /// flight. A read that the device has no room for is started by a later
     /// [`Stream::cold_next`]. [`Stream::cold_flush`] hands all to the hardware.
     pub fn cold_start(&mut self, index: usize, offset: u64, bytes: usize, again: bool) {
-        let slot = &mut self.cold[index];
-        assert_ne!(slot.state, State::Loading, "cold read {index}");
-        (slot.offset, slot.bytes, slot.state) = (offset, bytes, State::Idle);
+        let at = self.first_cold() + index;
+        let slot = &mut self.slots[at];
+        assert_ne!(slot.state(), State::Loading, "cold read {index}");
+        (slot.offset, slot.bytes) = (offset, bytes as u32);
+        slot.set(State::Idle);
         slot.tries = if again { slot.tries } else { 0 };
         self.stats.retries += u64::from(again);
         self.cold_submit(index);
     }
 
     fn cold_submit(&mut self, index: usize) {
-        let tag = COLD_TAG + index as u32;
-        if !self.submit(tag) {
-            self.slot_mut(tag).tries -= 1;
+        let at = self.first_cold() + index;
+        if !self.submit(at) {
+            self.slots[at].tries -= 1;
             self.cold_waiting |= 1 << index;
-        } else if matches!(self.slot_mut(tag).state, State::Failed(_)) {
+        } else if matches!(self.slots[at].state(), State::Failed(_)) {
             self.cold_out |= 1 << index;
         }
     }
@@ -55,12 +62,13 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         }
         let index = self.cold_out.trailing_zeros() as usize;
         self.cold_out &= self.cold_out - 1;
-        let slot = &self.cold[index];
+        let at = self.first_cold() + index;
+        let slot = &self.slots[at];
         Some((
             index,
-            match slot.state {
+            match slot.state() {
                 State::Failed(error) => Err((error, slot.tries < READ_TRIES_MAX)),
-                _ => Ok(slot.filled()),
+                _ => Ok(self.filled(at)),
             },
         ))
     }
@@ -79,7 +87,9 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         };
         let mut patience = Patience::default();
         // A call that failed may have left reads in flight.
-        while let Some(slot) = self.cold.iter().find(|slot| slot.state == State::Loading) {
+        let first = self.first_cold();
+        let is_out = |slot: &&Slot| slot.state() == State::Loading;
+        while let Some(slot) = self.slots[first..].iter().find(is_out) {
             let offset = slot.offset;
             self.reap();
             if !self.wait(&mut patience, clock) {
@@ -128,13 +138,11 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
 
     /// True if cold read `index` was not tried often enough yet.
     pub fn cold_may_retry(&self, index: usize) -> bool {
-        self.cold[index].tries < READ_TRIES_MAX
+        self.slots[self.first_cold() + index].tries < READ_TRIES_MAX
     }
 
     /// Bytes of the buffer of one cold read.
     pub fn cold_bytes(&self) -> usize {
-        self.cold
-            .first()
-            .map_or(0, |slot| slot.buf.as_ref().map_or(0, |buf| buf.len()))
+        self.buffer_bytes(self.first_cold())
     }
 }
