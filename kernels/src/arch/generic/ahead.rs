@@ -1,44 +1,7 @@
-//! Asking memory for what will be needed, evenly over what is computed.
+//! Asking memory for what the next call will need, evenly over this one.
 
-use crate::arch::simd::{Simd8, code_bytes, scale_bytes};
+use crate::arch::simd::Simd8;
 use crate::soon::{LINE_BYTES, Soon};
-
-/// Asks for something at each group of eight blocks of a product. (A closure would do, but whether
-/// one is inlined is the compiler's choice, and a call here costs as much as the group.)
-pub(super) trait Ask<S> {
-    /// At group `g` of the rows that are computed together.
-    fn at_group(&mut self, s: S, g: usize);
-}
-
-/// Asks for what follows in memory, each group the next lines.
-pub(super) struct Following<'a, const TY: u8, const R: usize> {
-    /// Codes and scales, and how far ahead of their start is asked.
-    pub(super) codes: (&'a [u8], usize),
-    pub(super) scales: (&'a [u8], usize),
-}
-
-impl<S: Simd8, const TY: u8, const R: usize> Ask<S> for Following<'_, TY, R> {
-    #[inline(always)]
-    fn at_group(&mut self, s: S, g: usize) {
-        let (codes, scales) = (R * code_bytes::<TY>(8), R * scale_bytes::<TY>(8));
-        for line in 0..codes.div_ceil(LINE_BYTES) {
-            s.prefetch(self.codes.0, self.codes.1 + g * codes + line * LINE_BYTES);
-        }
-        for line in 0..scales.div_ceil(LINE_BYTES) {
-            s.prefetch(
-                self.scales.0,
-                self.scales.1 + g * scales + line * LINE_BYTES,
-            );
-        }
-    }
-}
-
-impl<S: Simd8> Ask<S> for Ahead<'_> {
-    #[inline(always)]
-    fn at_group(&mut self, s: S, _g: usize) {
-        self.ask(s);
-    }
-}
 
 /// Lines that are asked for at once, a pair.
 const LINES: usize = 2;

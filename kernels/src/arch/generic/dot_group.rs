@@ -1,6 +1,6 @@
 //! Rows that stand anywhere, times one token: gates and ups of the neurons that a token needs.
 
-use super::ahead::{Ahead, Ask};
+use super::ahead::Ahead;
 use super::by_type;
 use super::matvec::{BLOCKS, ROWS, Token, WIDE_BYTES, float_product, rows};
 use crate::arch::simd::{Simd8, code_bytes, scale_bytes};
@@ -54,41 +54,25 @@ fn chunks<S: Simd8, const TY: u8, const R: usize>(
     mut first: usize,
     ahead: &mut Ahead<'_>,
 ) -> usize {
+    let (group_bytes, scale_bytes) = (code_bytes::<TY>(BLOCKS), scale_bytes::<TY>(BLOCKS));
     for out in out[first..].as_chunks_mut::<R>().0 {
         let (mut codes, mut scales) = ([&[][..]; R], [&[][..]; R]);
         codes.copy_from_slice(&w.codes()[first..first + R]);
         scales.copy_from_slice(&w.scales()[first..first + R]);
         first += R;
         let next = first..(first + R).min(w.codes().len());
-        let mut next = NextRows::<TY> {
-            codes: &w.codes()[next.clone()],
-            scales: &w.scales()[next],
-            ahead: &mut *ahead,
-        };
-        *out = rows::<S, TY, R>(s, codes, scales, x, &mut next);
+        let next = (&w.codes()[next.clone()], &w.scales()[next]);
+        *out = rows::<S, TY, R>(s, codes, scales, x, |g| {
+            ahead.ask(s);
+            for (codes, scales) in next.0.iter().zip(next.1) {
+                for line in 0..group_bytes.div_ceil(64) {
+                    s.prefetch(codes, g * group_bytes + line * 64);
+                }
+                if (g * scale_bytes).is_multiple_of(64) {
+                    s.prefetch(scales, g * scale_bytes);
+                }
+            }
+        });
     }
     first
-}
-
-/// Asks for the same parts of the rows after those that are computed, and for what comes `ahead`.
-struct NextRows<'a, 'b, 'c, const TY: u8> {
-    codes: &'a [&'b [u8]],
-    scales: &'a [&'b [u8]],
-    ahead: &'a mut Ahead<'c>,
-}
-
-impl<S: Simd8, const TY: u8> Ask<S> for NextRows<'_, '_, '_, TY> {
-    #[inline(always)]
-    fn at_group(&mut self, s: S, g: usize) {
-        let (codes_at, scales_at) = (g * code_bytes::<TY>(BLOCKS), g * scale_bytes::<TY>(BLOCKS));
-        self.ahead.ask(s);
-        for (codes, scales) in self.codes.iter().zip(self.scales) {
-            for line in 0..code_bytes::<TY>(BLOCKS).div_ceil(64) {
-                s.prefetch(codes, codes_at + line * 64);
-            }
-            if scales_at.is_multiple_of(64) {
-                s.prefetch(scales, scales_at);
-            }
-        }
-    }
 }

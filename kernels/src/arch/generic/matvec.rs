@@ -2,7 +2,7 @@
 
 use bytemuck::{cast_slice, must_cast_ref};
 
-use super::ahead::{Ahead, Ask, Following};
+use super::ahead::Ahead;
 use super::by_type;
 use super::float::{Sums, four, four_halves, padded};
 use crate::arch::simd::{
@@ -116,21 +116,25 @@ fn chunks<S: Simd8, const TY: u8, const R: usize>(
     let turns = PREFETCH_BYTES.div_ceil(R * w.ty().code_bytes(w.cols()));
     let codes_ahead = turns * R * w.ty().code_bytes(w.cols());
     let scales_ahead = turns * R * w.ty().scale_bytes(w.cols());
+    let (group_bytes, scale_bytes) = (code_bytes::<TY>(BLOCKS), scale_bytes::<TY>(BLOCKS));
     for out in out[first..].as_chunks_mut::<R>().0 {
         let (mut codes, mut scales) = ([&[][..]; R], [&[][..]; R]);
         for r in 0..R {
             codes[r] = w.codes(first + r);
             scales[r] = w.scales(first + r);
         }
-        *out = if ahead.is_given() || !w.follow_each_other() {
-            rows::<S, TY, R>(s, codes, scales, x, ahead)
-        } else {
-            let mut following = Following::<TY, R> {
-                codes: (codes[0], codes_ahead),
-                scales: (scales[0], scales_ahead),
-            };
-            rows::<S, TY, R>(s, codes, scales, x, &mut following)
-        };
+        *out = rows::<S, TY, R>(s, codes, scales, x, |g| {
+            if ahead.is_given() {
+                ahead.ask(s);
+            } else if w.follow_each_other() {
+                for line in 0..(R * group_bytes).div_ceil(64) {
+                    s.prefetch(codes[0], codes_ahead + g * R * group_bytes + line * 64);
+                }
+                for line in 0..(R * scale_bytes).div_ceil(64) {
+                    s.prefetch(scales[0], scales_ahead + g * R * scale_bytes + line * 64);
+                }
+            }
+        });
         first += R;
     }
     first
@@ -178,24 +182,24 @@ fn narrow<S: Simd8, const TY: u8, const B: usize>(
     }
     for row in done * at_once..out.len() {
         let codes = [w.codes(row)];
-        [out[row]] = rows::<S, TY, 1>(s, codes, [w.scales(row)], x, &mut ahead);
+        [out[row]] = rows::<S, TY, 1>(s, codes, [w.scales(row)], x, |_| {});
     }
 }
 
-/// `R` rows; at each group of eight blocks `ask` asks for what comes later.
+/// `R` rows. `ask(g)` is called for each group of eight blocks.
 #[inline(always)]
 pub(super) fn rows<S: Simd8, const TY: u8, const R: usize>(
     s: S,
     codes: [&[u8]; R],
     scales: [&[u8]; R],
     x: &Token<'_>,
-    ask: &mut impl Ask<S>,
+    mut ask: impl FnMut(usize),
 ) -> [f32; R] {
     let mut acc = [s.splat(0.0); R];
     let mut twos = [s.zero_two(); ROWS / 2];
     let minima_at = x.blocks * 2;
     for (g, q) in x.q.iter().enumerate() {
-        ask.at_group(s, g);
+        ask(g);
         let a = inputs::<S, TY>(s, q, &x.scales[g], &x.sums[g]);
         for two in 0..R / 2 {
             let rows = [
