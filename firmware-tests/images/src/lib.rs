@@ -2,6 +2,7 @@
 #![no_std]
 
 mod boot;
+pub mod faulty;
 #[cfg(feature = "defmt")]
 mod frames;
 pub mod machine;
