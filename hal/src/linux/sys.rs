@@ -190,3 +190,34 @@ pub(crate) fn cached_pages(file: &File, pages: usize) -> usize {
     unsafe { libc::munmap(start, bytes) };
     resident.iter().filter(|&&page| page & 1 == 1).count()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn priority_data_is_seen_and_other_data_is_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (receiver, _) = listener.accept().unwrap();
+        let fd = receiver.as_raw_fd();
+        assert!(!poll_priority(fd));
+        sender.write_all(b"x").unwrap();
+        poll_readable(fd, 5_000_000_000);
+        assert!(!poll_priority(fd), "ordinary data");
+        // SAFETY: one byte that is there, to a socket that is open.
+        let sent =
+            unsafe { libc::send(sender.as_raw_fd(), b"!".as_ptr().cast(), 1, libc::MSG_OOB) };
+        assert_eq!(sent, 1);
+        let seen = (0..500).any(|_look| {
+            thread::sleep(Duration::from_millis(10));
+            poll_priority(fd)
+        });
+        assert!(seen, "urgent data");
+    }
+}
