@@ -3,13 +3,16 @@
 //!
 //! A few hundred seeds run with the other tests, `TESSERA_SIM_SEEDS=10000` runs more.
 
+#[path = "support/interrupt.rs"]
+mod interrupt;
 mod support;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-
+use interrupt::{Interrupt, Interrupting};
 use support::{Predictors, Recipe, tiny_image};
-use tessera_hal::sim::{Latency, POISON, Poisoning, Random, ShuffledLanes, SimClock, SimFlash};
-use tessera_hal::{Cores, Flash, IoError, Read};
+use tessera_hal::PAGE_BYTES;
+use tessera_hal::sim::{
+    Faults, Faulty, Latency, PerFault, Poisoning, Random, ShuffledLanes, SimClock, SimFlash,
+};
 use tessera_kernels::{Activation, Kernels};
 use tessera_runtime::cache::PolicyKind;
 use tessera_runtime::format::Image;
@@ -21,121 +24,22 @@ use tessera_runtime::{ColdOptions, Mode, Plan, PlanError, PlanOptions, Session, 
 const SEEDS_DEFAULT: u64 = 300;
 const PROMPT: [u32; 5] = [3, 40, 77, 114, 151];
 const TOKENS: [u32; 6] = [188, 225, 262, 299, 36, 73];
+const WELL: PerFault = PerFault {
+    failed: 0,
+    altered: 0,
+    lost: 0,
+};
 
-/// What goes wrong, of 1,000 reads; may change while a session has the device.
+/// What a test does to a session while it has it.
 #[derive(Default)]
 struct Knobs {
-    failed: AtomicU32,
-    altered: AtomicU32,
-    lost: AtomicU32,
-    /// Only reads of these bytes of the image are lost; of all where the end is 0.
-    lost_from: AtomicU64,
-    lost_to: AtomicU64,
-    /// Reads that are lost for ever.
-    n_lost: AtomicU32,
-    /// Calls of the lanes until the session is cancelled.
-    left: AtomicU64,
-    cancel: AtomicBool,
-}
-
-impl Knobs {
-    fn set(&self, [failed, altered, lost]: [u32; 3]) {
-        self.failed.store(failed, Ordering::Relaxed);
-        self.altered.store(altered, Ordering::Relaxed);
-        self.lost.store(lost, Ordering::Relaxed);
-    }
-
-    fn interrupt(&self, calls: u64) {
-        self.left.store(calls, Ordering::Relaxed);
-        self.cancel.store(false, Ordering::Relaxed);
-    }
-}
-
-/// A device that does what the knobs say.
-struct Troubled<'i, 'm> {
-    inner: SimFlash<'i, 'm>,
-    clock: &'static SimClock,
-    random: Random,
-    knobs: &'static Knobs,
-    lost: Vec<Read<'m>>,
-}
-
-impl<'m> Flash<'m> for Troubled<'_, 'm> {
-    fn size_bytes(&self) -> u64 {
-        self.inner.size_bytes()
-    }
-
-    fn align_bytes(&self) -> usize {
-        self.inner.align_bytes()
-    }
-
-    fn depth(&self) -> usize {
-        self.inner.depth()
-    }
-
-    fn submit(&mut self, read: Read<'m>) -> Result<(), (IoError, Read<'m>)> {
-        self.inner.submit(read)
-    }
-
-    fn flush(&mut self) {
-        self.inner.flush();
-    }
-
-    fn reap(&mut self) -> Option<(Read<'m>, Result<(), IoError>)> {
-        let (read, result) = self.inner.reap()?;
-        let mut happens = |knob: &AtomicU32| {
-            let share = u64::from(knob.load(Ordering::Relaxed));
-            share > 0 && self.random.below(1000) < share
-        };
-        let (from, to) = (&self.knobs.lost_from, &self.knobs.lost_to);
-        let (from, to) = (from.load(Ordering::Relaxed), to.load(Ordering::Relaxed));
-        let here = to == 0 || (from..to).contains(&read.start.offset_bytes());
-        if here && happens(&self.knobs.lost) {
-            self.knobs.n_lost.fetch_add(1, Ordering::Relaxed);
-            self.lost.push(read);
-            return None;
-        }
-        if happens(&self.knobs.failed) {
-            read.buf[..read.bytes].fill(POISON);
-            return Some((read, Err(IoError::Device { errno: 5 })));
-        }
-        if happens(&self.knobs.altered) {
-            let bit = self.random.below(read.bytes as u64 * 8);
-            read.buf[(bit / 8) as usize] ^= 1 << (bit % 8);
-        }
-        Some((read, result))
-    }
-
-    fn wait(&mut self, timeout_ns: u64) -> bool {
-        let arrived = self.inner.wait(timeout_ns);
-        if !arrived {
-            self.clock.advance(timeout_ns); // Even where nothing is in flight any more.
-        }
-        arrived
-    }
-}
-
-/// Lanes that interrupt a session in the middle of a pass.
-struct Interrupting {
-    lanes: ShuffledLanes,
-    knobs: &'static Knobs,
-}
-
-impl Cores for Interrupting {
-    fn lanes(&self) -> usize {
-        self.lanes.lanes()
-    }
-
-    fn for_each<T: Send>(&self, items: &mut [T], job: &(dyn Fn(usize, &mut T) + Sync)) {
-        if self.knobs.left.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.knobs.cancel.store(true, Ordering::Relaxed);
-        }
-        self.lanes.for_each(items, job);
-    }
+    faults: Faults,
+    interrupt: Interrupt,
 }
 
 type Bits = Vec<Vec<u32>>;
-type Troubles<'i, 'm> = Session<'m, Troubled<'i, 'm>, Interrupting, &'static SimClock>;
+type Device<'i, 'm> = Faulty<'i, 'm, SimFlash<'i, 'm>>;
+type Troubles<'i, 'm> = Session<'m, Device<'i, 'm>, Interrupting, &'static SimClock>;
 
 /// How often each end was seen.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -233,7 +137,7 @@ fn cases() -> Vec<Case> {
                     calm.push(bits(session.append(&[token]).unwrap()));
                 }
             };
-            with_session(&bytes, options, (Latency::NONE, 32), 1, [0; 3], run).unwrap();
+            with_session(&bytes, options, (Latency::NONE, 32), 1, WELL, run).unwrap();
             let bytes = bytes.clone();
             Case { mode, bytes, calm }
         })
@@ -251,7 +155,7 @@ fn with_session<'i>(
     options: PlanOptions,
     (latency, depth): (Latency, usize),
     seed: u64,
-    troubles: [u32; 3],
+    faults: PerFault,
     test: impl for<'s, 'm> FnOnce(&'s mut Troubles<'i, 'm>, &'static Knobs),
 ) -> Result<(), SessionError> {
     let image = Image::new_checked(bytes, bytes.len() as u64).unwrap();
@@ -260,20 +164,17 @@ fn with_session<'i>(
     // The device borrows them for as long as the image.
     let clock: &'static SimClock = Box::leak(Box::default());
     let knobs: &'static Knobs = Box::leak(Box::default());
-    knobs.set(troubles);
-    let flash = Troubled {
-        inner: SimFlash::new(bytes, clock, latency, seed).with_depth(depth),
-        clock,
-        random: Random::new(seed),
-        knobs,
-        lost: Vec::new(),
+    knobs.faults.set(faults);
+    let flash = SimFlash::new(bytes, clock, latency, seed).with_depth(depth);
+    let flash = Faulty::new(flash, clock, &knobs.faults, seed);
+    let lanes = Interrupting {
+        lanes: ShuffledLanes::new(options.lanes, seed),
+        interrupt: &knobs.interrupt,
     };
-    let lanes = ShuffledLanes::new(options.lanes, seed);
-    let lanes = Interrupting { lanes, knobs };
     let kernels = Kernels::best();
     let mut session = Session::new(image, plan, &mut region, flash, lanes, clock, kernels)?;
     session.load(&mut |_, _| {})?;
-    session.cancel_with(&knobs.cancel);
+    session.cancel_with(&knobs.interrupt.flag);
     test(&mut session, knobs);
     Ok(())
 }
@@ -319,31 +220,25 @@ fn run_seed(case: &Case, seed: u64, ends: &mut Ends) {
     let latency = latencies[random.below(4) as usize];
     let depth = 1 + random.below(64) as usize;
     let mut shares = |most: &[u32]| most[random.below(most.len() as u64) as usize];
-    let troubles = [
-        shares(&[0, 0, 10, 30, 100, 400]),
-        shares(&[0, 0, 10, 30, 100, 400]),
-        shares(&[0, 0, 0, 0, 1, 5]),
-    ];
-    // Loading reads most: half of the devices fall ill afterwards.
-    let at_load = if random.below(2) == 0 {
-        troubles
-    } else {
-        [0; 3]
+    let faults = PerFault {
+        failed: shares(&[0, 0, 10, 30, 100, 400]),
+        altered: shares(&[0, 0, 10, 30, 100, 400]),
+        lost: shares(&[0, 0, 0, 0, 1, 5]),
     };
+    // Loading reads most: half of the devices fall ill afterwards.
+    let at_load = [faults, WELL][random.below(2) as usize];
     let mut seen = Ends::default();
     let run = |session: &mut Troubles<'_, '_>, knobs: &'static Knobs| {
-        knobs.set(troubles);
+        knobs.faults.set(faults);
         let mut system = Poisoning::new(4096);
         let mut tries = 0;
         let mut at = 0;
         while at <= TOKENS.len() && tries < 60 {
             tries += 1;
-            let interrupted = random.below(6) == 0;
-            knobs.interrupt(if interrupted {
-                1 + random.below(60)
-            } else {
-                u64::MAX
-            });
+            match random.below(6) {
+                0 => knobs.interrupt.after(1 + random.below(60)),
+                _ => knobs.interrupt.never(),
+            }
             let pos = session.pos();
             let result = match at {
                 0 => session.append(&PROMPT),
@@ -372,10 +267,10 @@ fn run_seed(case: &Case, seed: u64, ends: &mut Ends) {
             }
         }
         // All is well again: everything can be had, unless the device kept a buffer.
-        knobs.set([0; 3]);
-        knobs.interrupt(u64::MAX);
+        knobs.faults.set(WELL);
+        knobs.interrupt.never();
         session.truncate(0);
-        let lost = knobs.n_lost.load(Ordering::Relaxed) > 0;
+        let lost = knobs.faults.counts().lost > 0;
         let mut calm = || {
             session.shrink(session.spare_bytes(&system), &mut system)?;
             session.grow(usize::MAX, &system);
@@ -452,10 +347,9 @@ fn a_lost_read_of_a_neuron_is_named() {
             let least = options(case.mode, need_bytes, lanes, cold);
             let run = |session: &mut Troubles<'_, '_>, knobs: &'static Knobs| {
                 session.append(&PROMPT).unwrap();
-                knobs.lost_from.store(from, Ordering::Relaxed);
-                knobs.lost_to.store(to, Ordering::Relaxed);
-                knobs.set([0, 0, 1000]);
-                knobs.interrupt(u64::MAX);
+                let pages = [from, to].map(|offset| (offset / PAGE_BYTES) as u32);
+                knobs.faults.lose_only(pages[0]..pages[1]);
+                knobs.faults.set(PerFault { lost: 1000, ..WELL });
                 let (pos, begun_ns) = (session.pos(), session.now_ns());
                 let error = TOKENS
                     .iter()
@@ -471,7 +365,7 @@ fn a_lost_read_of_a_neuron_is_named() {
                 assert!(text.contains("ffn, layer 1"), "{text}");
             };
             let device = (Latency::UFS_4_0, 32);
-            with_session(&case.bytes, least, device, 1, [0; 3], run).unwrap();
+            with_session(&case.bytes, least, device, 1, WELL, run).unwrap();
         }
     }
 }

@@ -1,52 +1,21 @@
 //! Memory given back while a session runs: the same bits before, meanwhile and afterwards.
 
+#[path = "support/interrupt.rs"]
+mod interrupt;
 mod support;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
+use interrupt::{Interrupt, Interrupting};
 use support::{Predictors, Recipe, tiny_image};
-use tessera_hal::sim::{Corrupting, Faulty, Latency, Poisoning, Random};
-use tessera_hal::sim::{ShuffledLanes, SimClock, SimFlash};
-use tessera_hal::{Cores, Reclaim};
+use tessera_hal::Reclaim;
+use tessera_hal::sim::{
+    Faults, Faulty, Latency, PerFault, Poisoning, Random, ShuffledLanes, SimClock, SimFlash,
+};
 use tessera_kernels::{Activation, Kernels};
 use tessera_runtime::cache::PolicyKind;
 use tessera_runtime::format::Image;
 use tessera_runtime::{ColdOptions, Mode, Plan, PlanError, PlanOptions, Session, SessionError};
 
 const TOKENS: [u32; 8] = [3, 40, 77, 114, 151, 188, 225, 262];
-
-/// Sets a flag when `left` more calls of the lanes have begun.
-#[derive(Default)]
-struct Interrupt {
-    left: AtomicU64,
-    flag: AtomicBool,
-}
-
-impl Interrupt {
-    fn after(&self, calls: u64) {
-        self.left.store(calls, Ordering::Relaxed);
-        self.flag.store(false, Ordering::Relaxed);
-    }
-}
-
-/// Lanes that interrupt a session in the middle of a pass.
-struct Interrupting {
-    lanes: ShuffledLanes,
-    interrupt: &'static Interrupt,
-}
-
-impl Cores for Interrupting {
-    fn lanes(&self) -> usize {
-        self.lanes.lanes()
-    }
-
-    fn for_each<T: Send>(&self, items: &mut [T], job: &(dyn Fn(usize, &mut T) + Sync)) {
-        if self.interrupt.left.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.interrupt.flag.store(true, Ordering::Relaxed);
-        }
-        self.lanes.for_each(items, job);
-    }
-}
 
 fn image_of(n_experts: usize) -> Vec<u8> {
     tiny_image(&Recipe {
@@ -77,22 +46,28 @@ fn plan_of(image: &Image<'_>, mode: Mode, lanes: usize, cold: ColdOptions) -> Pl
     Plan::new(image, options(least + kept_bytes as usize / 4 * 3)).unwrap()
 }
 
-type Faults<'i, 'm> = Corrupting<Faulty<SimFlash<'i, 'm>>>;
-type Simulated<'i, 'm> = Session<'m, Faults<'i, 'm>, Interrupting, &'static SimClock>;
+type Device<'i, 'm> = Faulty<'i, 'm, SimFlash<'i, 'm>>;
+type Simulated<'i, 'm> = Session<'m, Device<'i, 'm>, Interrupting, &'static SimClock>;
 
-/// Runs `test` with a loaded session on a device whose reads fail in `fault_pct` of 100 cases.
+/// Runs `test` with a loaded session on a device of whose reads so many of 1,000 fail, and as many
+/// are altered; `None` where it cannot be loaded.
 fn with_session<'i, T>(
     bytes: &'i [u8],
     plan: Plan,
-    (seed, fault_pct): (u64, u32),
+    (seed, fault_pml): (u64, u32),
     test: impl for<'s, 'm> FnOnce(&'s mut Simulated<'i, 'm>, &'static Interrupt) -> T,
 ) -> Option<T> {
     let image = Image::new_checked(bytes, bytes.len() as u64).unwrap();
     let mut region = vec![0xA5; plan.budget.total_bytes().unwrap()];
-    // The device borrows the clock for as long as the image.
+    // The device borrows them for as long as the image.
     let clock: &'static SimClock = Box::leak(Box::default());
+    let faults: &'static Faults = Box::leak(Box::new(Faults::new(PerFault {
+        failed: fault_pml,
+        altered: fault_pml,
+        lost: 0,
+    })));
     let flash = SimFlash::new(bytes, clock, Latency::UFS_3_1, seed);
-    let flash = Corrupting::new(Faulty::new(flash, seed, fault_pct), seed, fault_pct);
+    let flash = Faulty::new(flash, clock, faults, seed);
     let interrupt: &'static Interrupt = Box::leak(Box::default());
     let lanes = Interrupting {
         lanes: ShuffledLanes::new(plan.sizes.lanes, seed),
@@ -134,7 +109,7 @@ fn logits_stay_the_same_while_memory_comes_and_goes() {
                 two_phase: seed % 3 == 0,
                 ..ColdOptions::default()
             };
-            let fault_pct = if seed % 4 == 0 { 3 } else { 0 };
+            let fault_pml = if seed % 4 == 0 { 30 } else { 0 };
             let plan = plan_of(&image, Mode::Predict, 1 + (seed % 3) as usize, cold);
             let mut system = Poisoning::new([1, 64, 4096][(seed % 3) as usize]);
             let run = |session: &mut Simulated<'_, '_>, interrupt: &Interrupt| {
@@ -142,12 +117,10 @@ fn logits_stay_the_same_while_memory_comes_and_goes() {
                 assert!(all > 0);
                 let mut index = 0;
                 for _ in 0..40 {
-                    let often = random.below(3) == 0;
-                    interrupt.after(if often {
-                        1 + random.below(40)
-                    } else {
-                        u64::MAX
-                    });
+                    match random.below(3) {
+                        0 => interrupt.after(1 + random.below(40)),
+                        _ => interrupt.never(),
+                    }
                     match session.append(&TOKENS[index..=index]) {
                         Ok(logits) => {
                             assert!(bits(logits) == calm[index], "seed {seed}");
@@ -155,7 +128,7 @@ fn logits_stay_the_same_while_memory_comes_and_goes() {
                             session.truncate(index);
                         }
                         Err(SessionError::Cancelled) => cancelled += 1,
-                        Err(SessionError::Weights(_)) if fault_pct > 0 => {}
+                        Err(SessionError::Weights(_)) if fault_pml > 0 => {}
                         Err(error) => panic!("seed {seed}: {error}"),
                     }
                     let spare = session.spare_bytes(&system);
@@ -181,8 +154,8 @@ fn logits_stay_the_same_while_memory_comes_and_goes() {
                 given -= session.grow(usize::MAX, &system);
                 assert_eq!((given, session.spare_bytes(&system)), (0, all));
             };
-            with_session(&bytes, plan, (seed, fault_pct), run);
-            assert!(fault_pct > 0 || system.given_bytes > 0, "seed {seed}");
+            with_session(&bytes, plan, (seed, fault_pml), run);
+            assert!(fault_pml > 0 || system.given_bytes > 0, "seed {seed}");
         }
         // Guesses are made in models without experts; some of them were still being read.
         assert_eq!((waited_ns > 0, cancelled > 100), (n_experts == 0, true));
@@ -219,7 +192,8 @@ fn less_than_was_asked_for_is_refused_with_both_numbers() {
         assert_eq!(session.spare_bytes(&system), 0);
         assert!(session.shrink(1, &mut system).is_err());
         assert_eq!(session.shrink(0, &mut system), Ok(0));
-    });
+    })
+    .unwrap();
     let plan = plan_of(&image, Mode::Exact, 1, ColdOptions::default());
     with_session(&bytes, plan, (1, 0), |session, _| {
         let mut system = Poisoning::new(4096);
@@ -230,7 +204,8 @@ fn less_than_was_asked_for_is_refused_with_both_numbers() {
             SessionError::NotEnoughCache { have_bytes: 0, .. }
         ));
         assert_eq!(session.grow(usize::MAX, &system), 0);
-    });
+    })
+    .unwrap();
     assert_eq!(tessera_hal::KeepAll.page_bytes(), 1);
 }
 
@@ -266,5 +241,6 @@ fn the_cache_serves_as_much_as_it_has_memory() {
         let again = missed(session);
         assert!(whole < half && half < least, "{whole} {half} {least}");
         assert!(again < half, "{again} {half}");
-    });
+    })
+    .unwrap();
 }

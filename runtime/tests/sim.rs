@@ -6,7 +6,9 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::{Recipe, tiny_image};
-use tessera_hal::sim::{Corrupting, Faulty, Latency, ShuffledLanes, SimClock, SimFlash};
+use tessera_hal::sim::{
+    Faults, Faulty, Latency, PerFault, ShuffledLanes, SimClock, SimFlash,
+};
 use tessera_hal::{Clock, Flash};
 use tessera_kernels::{Activation, Kernels, WeightType};
 use tessera_runtime::format::Image;
@@ -197,7 +199,12 @@ fn failed_and_altered_reads(recipe: &Recipe) {
         let mut region = vec![0; plan.budget.total_bytes().unwrap()];
         let clock = SimClock::default();
         let flash = SimFlash::new(&bytes, &clock, Latency::UFS_4_0, seed);
-        let flash = Corrupting::new(Faulty::new(flash, seed, 4), seed, 4);
+        let faults = Faults::new(PerFault {
+            failed: 50,
+            altered: 50,
+            lost: 0,
+        });
+        let flash = Faulty::new(flash, &clock, &faults, seed);
         let lanes = ShuffledLanes::new(2, seed);
         let session = Session::new(
             image,

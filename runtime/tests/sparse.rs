@@ -4,7 +4,9 @@
 mod support;
 
 use support::{Predictors, Recipe, tiny_image};
-use tessera_hal::sim::{Corrupting, Faulty, Latency, ShuffledLanes, SimClock, SimFlash};
+use tessera_hal::sim::{
+    Faults, Faulty, Latency, PerFault, ShuffledLanes, SimClock, SimFlash,
+};
 use tessera_hal::{Clock, Flash};
 use tessera_kernels::{Activation, Kernels, WeightType};
 use tessera_runtime::cache::PolicyKind;
@@ -287,8 +289,13 @@ fn failed_and_altered_reads_are_tried_again_or_reported() {
             let mut region = vec![0; plan.budget.total_bytes().unwrap()];
             let clock = SimClock::default();
             let flash = SimFlash::new(&bytes, &clock, Latency::UFS_4_0, seed);
-            let share = 2 + index as u32 * 2;
-            let flash = Corrupting::new(Faulty::new(flash, seed, share), seed, share);
+            let share_pml = 20 + index as u32 * 20;
+            let faults = Faults::new(PerFault {
+                failed: share_pml,
+                altered: share_pml,
+                lost: 0,
+            });
+            let flash = Faulty::new(flash, &clock, &faults, seed);
             let lanes = ShuffledLanes::new(2, seed);
             let kernels = Kernels::best();
             let session = Session::new(image, plan, &mut region, flash, lanes, &clock, kernels);

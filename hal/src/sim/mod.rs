@@ -1,8 +1,7 @@
 //! Simulated devices: seeded, in virtual time, without a system or a heap.
 //!
 //! The same seed gives the same order of completions, the same times and the same faults, on any
-//! machine. Faults are devices around a device: [`Faulty`], [`Corrupting`]; so is what counts:
-//! [`Metered`].
+//! machine. Faults are a device around a device, [`Faulty`]; so is what counts: [`Metered`].
 //!
 //! ```
 //! use tessera_hal::sim::{Latency, SimClock, SimFlash};
@@ -35,7 +34,7 @@ mod reclaim;
 mod tests;
 
 pub use clock::SimClock;
-pub use faults::{Corrupting, Faulty, POISON};
+pub use faults::{Faults, Faulty, POISON, PerFault};
 pub use flash::{SIM_DEPTH_MAX, SimFlash};
 pub use lanes::ShuffledLanes;
 pub use latency::Latency;

@@ -180,7 +180,12 @@ fn the_rest_of_a_buffer_stays_untouched() {
     let mut pages = Buffers::<2>::boxed();
     let buf = pages.0.as_flattened_mut();
     buf.fill(7);
-    let mut flash = Faulty::new(SimFlash::new(&image, &clock, Latency::NONE, 1), 1, 100);
+    let faults = Faults::new(PerFault {
+        failed: 1000,
+        ..PerFault::default()
+    });
+    let inner = SimFlash::new(&image, &clock, Latency::NONE, 1);
+    let mut flash = Faulty::new(inner, &clock, &faults, 1);
     flash
         .submit(Read {
             start: PageIndex(1),
@@ -204,10 +209,14 @@ fn faults_change_the_way_but_not_the_answer() {
         let clock = SimClock::new();
         let mut buffers = Buffers::boxed();
         let inner = SimFlash::new(&image, &clock, Latency::UFS_3_1, seed);
-        let mut flash = Metered::new(Faulty::new(inner, seed, 60));
+        let faults = Faults::new(PerFault {
+            failed: 600,
+            ..PerFault::default()
+        });
+        let mut flash = Metered::new(Faulty::new(inner, &clock, &faults, seed));
         let order = read_all(&mut flash, &mut buffers, &image);
         let meter = flash.meter();
-        let failed = flash.inner().failed();
+        let failed = u64::from(faults.counts().failed);
         assert_eq!(order.len() as u64, 16 + failed, "seed {seed}");
         assert_eq!(
             (meter.reads, meter.failed),
@@ -224,7 +233,11 @@ fn corruption_is_one_bit() {
     let clock = SimClock::new();
     let mut buffers = Buffers::<16>::boxed();
     let inner = SimFlash::new(&image, &clock, Latency::NONE, 1);
-    let mut flash = Corrupting::new(inner, 1, 50);
+    let faults = Faults::new(PerFault {
+        altered: 500,
+        ..PerFault::default()
+    });
+    let mut flash = Faulty::new(inner, &clock, &faults, 1);
     let mut flipped = 0;
     for (page, buf) in buffers.0.iter_mut().enumerate() {
         flash.submit(read(page as u32, buf)).unwrap();
@@ -239,10 +252,37 @@ fn corruption_is_one_bit() {
             .map(|(a, b)| (a ^ b).count_ones());
         let bits: u32 = bits.sum();
         assert!(bits <= 1);
-        flipped += bits as u64;
+        flipped += bits;
     }
-    assert_eq!(flipped, flash.corrupted());
+    assert_eq!(flipped, faults.counts().altered);
     assert!((1..16).contains(&flipped), "{flipped}");
+}
+
+#[test]
+fn a_lost_read_never_comes_out_and_is_waited_for() {
+    let image = image(16);
+    let clock = SimClock::new();
+    let mut buffers = Buffers::<16>::boxed();
+    let inner = SimFlash::new(&image, &clock, Latency::UFS_4_0, 1);
+    let faults = Faults::new(PerFault {
+        lost: 1000,
+        ..PerFault::default()
+    });
+    faults.lose_only(3..6);
+    let mut flash = Faulty::new(inner, &clock, &faults, 1);
+    for (page, buf) in buffers.0.iter_mut().enumerate() {
+        flash.submit(read(page as u32, buf)).unwrap();
+    }
+    let mut came = Vec::new();
+    while flash.wait(1_000_000) {
+        came.extend(flash.reap().map(|(read, _)| read.tag));
+    }
+    came.sort_unstable();
+    assert!(came.into_iter().eq((0..3).chain(6..16)));
+    assert_eq!(faults.counts().lost, 3);
+    let before_ns = clock.now_ns();
+    assert!(!flash.wait(5_000) && flash.reap().is_none());
+    assert!(clock.now_ns() >= before_ns + 5_000);
 }
 
 #[test]
