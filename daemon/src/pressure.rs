@@ -5,7 +5,7 @@ use tessera_hal::linux::{DontNeed, MemoryPressure};
 
 use crate::engine::LinuxSession;
 
-/// Part of the planned cache that one event gives back, and one calm while takes again.
+/// Part of the planned cache that one event gives back, and one calm while takes again, at least.
 const PART: usize = 8;
 /// How long memory must not have been short before more of it is taken.
 const CALM_NS: u64 = 10_000_000_000;
@@ -23,6 +23,7 @@ pub struct Yielding {
     given_bytes_max: usize,
     /// When memory was short last, or more was taken.
     since_ns: u64,
+    calm_ns: u64,
 }
 
 impl Yielding {
@@ -43,7 +44,14 @@ impl Yielding {
             given_bytes: 0,
             given_bytes_max: 0,
             since_ns: 0,
+            calm_ns: CALM_NS,
         }
+    }
+
+    /// Takes more after this long a calm.
+    pub fn calm_after(mut self, ns: u64) -> Self {
+        self.calm_ns = ns;
+        self
     }
 
     /// Gives a part of the cache back if memory was short, takes one again if it was not for long.
@@ -60,8 +68,12 @@ impl Yielding {
             self.given_bytes += session.shrink(bytes, &mut DontNeed)?;
             self.given_bytes_max = self.given_bytes_max.max(self.given_bytes);
             self.since_ns = now_ns;
-        } else if self.given_bytes > 0 && now_ns.saturating_sub(self.since_ns) >= CALM_NS {
-            self.given_bytes -= session.grow(self.part_bytes, &DontNeed);
+        } else if self.given_bytes > 0 && now_ns.saturating_sub(self.since_ns) >= self.calm_ns {
+            self.given_bytes -= match session.grow(self.part_bytes, &DontNeed) {
+                // A part of a small cache may be less than a page, which is given whole.
+                0 => session.grow(self.given_bytes, &DontNeed),
+                taken => taken,
+            };
             self.since_ns = now_ns;
         }
         Ok(())

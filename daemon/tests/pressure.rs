@@ -49,9 +49,26 @@ fn a_cache_that_gives_way_changes_no_logit() {
     let numbers = numbers
         .split(' ')
         .filter_map(|word| word.parse::<u64>().ok());
-    options.memory_bytes = Some(numbers.max().unwrap() + plan.kept_bytes / 4 * 3);
-    let (mut session, _) = start(&model, &options).unwrap();
-    session.load(&mut |_, _| {}).unwrap();
+    let least = numbers.max().unwrap();
+    let mut session_with = |more_bytes: u64| {
+        options.memory_bytes = Some(least + more_bytes);
+        let (mut session, _) = start(&model, &options).unwrap();
+        session.load(&mut |_, _| {}).unwrap();
+        session
+    };
+    let large = come_and_go(&mut session_with(plan.kept_bytes / 4 * 3));
+    // The smallest cache with a page to spare: less than a page is an eighth of that.
+    let mut sessions = (1..100).map(|pages| session_with(pages << 12));
+    let small = sessions.find(|session| session.spare_bytes(&DontNeed) > 0);
+    let small = come_and_go(&mut small.unwrap());
+    assert_eq!([large, small], [[large[0]; 3]; 2]);
+}
+
+/// Digests before memory is short, meanwhile, and while it is taken again.
+fn come_and_go(session: &mut LinuxSession) -> [u64; 3] {
+    let short = Rc::new(Cell::new(false));
+    let asked = short.clone();
+    let mut yielding = Yielding::new(Box::new(move || asked.get())).calm_after(0);
     let decode = |session: &mut LinuxSession, yielding: &mut Yielding| {
         session.truncate(0);
         let mut digest = Digest::default();
@@ -61,19 +78,18 @@ fn a_cache_that_gives_way_changes_no_logit() {
         }
         digest.value()
     };
-    let short = Rc::new(Cell::new(false));
-    let asked = short.clone();
-    let mut yielding = Yielding::new(Box::new(move || asked.get()));
-    let calm = decode(&mut session, &mut yielding);
+    let calm = decode(session, &mut yielding);
     let whole = session.spare_bytes(&DontNeed);
     assert!(whole > 0);
     assert_eq!(yielding.given_bytes(), (0, 0));
     short.set(true);
-    assert_eq!(decode(&mut session, &mut yielding), calm);
+    let meanwhile = decode(session, &mut yielding);
     // A part each time that memory was short, until nothing was left.
     assert_eq!(session.spare_bytes(&DontNeed), 0);
     assert_eq!(yielding.given_bytes(), (whole, whole));
     short.set(false);
-    assert_eq!(session.grow(usize::MAX, &DontNeed), whole);
-    assert_eq!(decode(&mut session, &mut yielding), calm);
+    let afterwards = decode(session, &mut yielding);
+    assert_eq!(yielding.given_bytes(), (0, whole));
+    assert_eq!(session.spare_bytes(&DontNeed), whole);
+    [calm, meanwhile, afterwards]
 }

@@ -101,7 +101,8 @@ pub(crate) fn poll_priority(fd: RawFd) -> bool {
     let timeout = timespec(0);
     // SAFETY: one valid pollfd, a valid timespec, no signal mask.
     let count = unsafe { libc::ppoll(&mut poll, 1, &timeout, ptr::null()) };
-    count == 1 && poll.revents & libc::POLLPRI != 0
+    // A trigger whose control group is gone has both for ever.
+    count == 1 && poll.revents & (libc::POLLPRI | libc::POLLERR) == libc::POLLPRI
 }
 
 /// Sleeps while `word` holds `expected`, until woken; may return early.
