@@ -50,7 +50,6 @@ impl<'m> Choice<'_, 'm> {
 
 /// Feed-forward network of one layer: `work.inputs` (normed, quantised) -> `work.sum`
 /// (dim, tokens).
-#[allow(clippy::too_many_arguments)]
 pub fn ffn<'m, F: Flash<'m>, C: Cores, K: Clock>(
     machine: &Machine<'_, C, K>,
     weights: &mut Weights<'m, F>,
@@ -110,7 +109,6 @@ fn choose_experts(shape: &Shape, kernels: &Kernels, router: &[f32], x: &[f32]) -
 }
 
 #[inline(never)]
-#[allow(clippy::too_many_arguments)]
 fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
     machine: &Machine<'_, C, K>,
     weights: &mut Weights<'m, F>,
@@ -190,7 +188,6 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
 
 impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
     /// `sum` (dim, tokens) = the whole section on `x` (tokens, dim).
-    #[allow(clippy::too_many_arguments)]
     fn run<'m, F: Flash<'m>>(
         &self,
         weights: &mut Weights<'m, F>,

@@ -114,7 +114,6 @@ fn ready_run<'m, F: Flash<'m>, C: Cores, K: Clock>(
 }
 
 /// Cuts `rows` rows from `begin` on into pieces and computes them.
-#[allow(clippy::too_many_arguments)]
 fn run_rows<C: Cores, K>(
     machine: &Machine<'_, C, K>,
     ready: &Ready<'_>,

@@ -70,6 +70,8 @@ pub struct Session<'m, F, C, K> {
     sequence: usize,
     /// Of the tokens of a pass.
     places: &'m mut [Place],
+    /// All weights that stay in memory are there.
+    loaded: bool,
     /// The stream is not where a pass begins, since the last one ended early.
     astray: bool,
     /// Prompts are computed as decoding is, with the plan's mode.
@@ -136,6 +138,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
             positions: (0..sizes.sequences).map(|_| 0).collect(),
             sequence: 0,
             places,
+            loaded: false,
             astray: false,
             as_decoded: false,
         };
@@ -156,35 +159,38 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         Ok(())
     }
 
-    /// Reads the weights that stay in memory. `progress(done, all)` in bytes.
+    /// Reads the weights that stay in memory; nothing is computed before. `progress(done, all)` in
+    /// bytes.
+    ///
+    /// # Errors
+    /// [`SessionError::Weights`], and [`SessionError::Cancelled`]; it can be called again.
     #[inline(never)]
     pub fn load(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), SessionError> {
-        let cancel = self.cancel;
-        if let Some(sparse) = &mut self.model.sparse {
-            // A call that failed may have left reads in flight.
-            let crc32c = self.kernels.crc32c;
-            sparse.settle(&mut self.model.weights, crc32c, &self.clock)?;
-            sparse.load(&mut self.model.weights, &self.clock)?;
-            let cache = &mut sparse.cold.books.cache;
-            read_seeds(&mut self.model.weights, &self.clock, &self.kernels, cache)?;
+        self.loaded = false;
+        let Model {
+            weights, sparse, ..
+        } = &mut self.model;
+        let (clock, kernels, cancel) = (&self.clock, &self.kernels, self.cancel);
+        // A call that failed may have left reads in flight.
+        if let Some(sparse) = sparse {
+            sparse.settle(weights, kernels.crc32c, clock)?;
         }
-        let done = self
-            .model
-            .weights
-            .load(&self.cores, &self.clock, &mut |done, all| {
-                progress(done, all);
-                !is_set(cancel)
-            })?;
-        let weights = &mut self.model.weights;
-        let (crc32c, go_on) = (self.kernels.crc32c, || !is_set(cancel));
-        let filled = match &mut self.model.sparse {
-            Some(sparse) if done => sparse.fill(weights, crc32c, &self.clock, &go_on)?,
-            _ => done,
-        };
-        if filled {
-            Ok(())
-        } else {
-            Err(SessionError::Cancelled)
+        weights.drain(clock)?;
+        if let Some(sparse) = sparse {
+            sparse.load(weights, clock)?;
+            read_seeds(weights, clock, kernels, &mut sparse.cold.books.cache)?;
+        }
+        self.loaded = weights.load(&self.cores, clock, &mut |done, all| {
+            progress(done, all);
+            !is_set(cancel)
+        })?;
+        if let Some(sparse) = sparse.as_mut().filter(|_| self.loaded) {
+            self.loaded = false;
+            self.loaded = sparse.fill(weights, kernels.crc32c, clock, &|| !is_set(cancel))?;
+        }
+        match self.loaded {
+            true => Ok(()),
+            false => Err(SessionError::Cancelled),
         }
     }
 
@@ -364,6 +370,13 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         }
     }
 
+    fn check_loaded(&self) -> Result<(), SessionError> {
+        match self.loaded {
+            true => Ok(()),
+            false => Err(SessionError::NotLoaded),
+        }
+    }
+
     fn check_sequence(&self, sequence: usize) -> Result<(), SessionError> {
         let max = self.positions.len();
         if sequence < max {
@@ -383,6 +396,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<(), SessionError> {
+        self.check_loaded()?;
         if tokens.is_empty() {
             return Err(SessionError::NoTokens);
         }

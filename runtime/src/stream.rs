@@ -262,11 +262,14 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
             return true;
         };
         self.bufs[index] = Some(read.buf);
-        slot.set(match error {
-            IoError::Busy => State::Idle,
-            _ => State::Failed(error),
-        });
-        error != IoError::Busy
+        if error == IoError::Busy {
+            // The device did not try it.
+            slot.tries -= 1;
+            slot.set(State::Idle);
+            return false;
+        }
+        slot.set(State::Failed(error));
+        true
     }
 
     fn reap(&mut self) {
@@ -300,10 +303,8 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
                     break Err(StreamError::Device { offset, error });
                 }
                 State::Failed(_) | State::Idle => {
-                    if tries > 0 {
-                        self.stats.retries += 1;
-                    }
                     if self.submit(index) {
+                        self.stats.retries += u64::from(tries > 0);
                         self.flash.flush();
                     } else if !patience.wait(&mut self.flash, clock) {
                         break Err(StreamError::Deadline { offset });
@@ -453,18 +454,7 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         chunk: usize,
         clock: &impl Clock,
     ) -> Result<(), StreamError> {
-        let mut patience = Patience::default();
-        loop {
-            self.reap();
-            let mut ring = self.slots[..self.n_ring].iter();
-            let loading = ring.find(|slot| slot.state() == State::Loading);
-            let Some(offset) = loading.map(|slot| slot.offset) else {
-                break;
-            };
-            if !patience.wait(&mut self.flash, clock) {
-                return Err(StreamError::Deadline { offset });
-            }
-        }
+        self.drain_first(self.n_ring, clock)?;
         for slot in &mut self.slots[..self.n_ring] {
             slot.set(State::Idle);
         }
@@ -476,6 +466,33 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         self.any = chunks
             .iter()
             .any(|chunk| chunk.resident().is_some() == resident && !(skips_ffn && chunk.is_ffn()));
+        Ok(())
+    }
+
+    /// Waits until the device has none of the first `count` reads.
+    fn drain_first(&mut self, count: usize, clock: &impl Clock) -> Result<(), StreamError> {
+        let mut patience = Patience::default();
+        loop {
+            self.reap();
+            let mut slots = self.slots[..count].iter();
+            let Some(slot) = slots.find(|slot| slot.state() == State::Loading) else {
+                return Ok(());
+            };
+            let offset = slot.offset;
+            if !self.wait(&mut patience, clock) {
+                return Err(StreamError::Deadline { offset });
+            }
+        }
+    }
+
+    /// Waits until the device has no read any more. What those brought that a call left behind
+    /// which failed is forgotten.
+    ///
+    /// # Errors
+    /// A read that does not come out of the device.
+    pub fn drain(&mut self, clock: &impl Clock) -> Result<(), StreamError> {
+        self.drain_first(self.slots.len(), clock)?;
+        (self.cold_out, self.cold_waiting) = (0, 0);
         Ok(())
     }
 

@@ -259,6 +259,15 @@ impl<'m, F: Flash<'m>> Weights<'m, F> {
         Err(WeightsError::Damaged { unit, offset }.named(&self.image))
     }
 
+    /// Waits for all reads that a call left behind which failed.
+    ///
+    /// # Errors
+    /// A read that does not come out of the device.
+    pub fn drain(&mut self, clock: &impl Clock) -> Result<(), WeightsError> {
+        let drained = self.stream.drain(clock);
+        drained.map_err(|error| self.name(error))
+    }
+
     fn acquire(&mut self, chunk: usize, clock: &impl Clock) -> Result<(), WeightsError> {
         self.stream
             .acquire(self.chunks, chunk, clock)
@@ -374,7 +383,6 @@ impl<'m, F: Flash<'m>> Weights<'m, F> {
                 self.stream.set_checked(index);
                 return Ok(());
             };
-            self.stream.stats.retries += 1;
             let again = self.stream.read_again(index, clock);
             if !again.map_err(|error| self.name(error))? {
                 return Err(WeightsError::Damaged {

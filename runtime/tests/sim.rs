@@ -6,9 +6,7 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::{Recipe, tiny_image};
-use tessera_hal::sim::{
-    Faults, Faulty, Latency, PerFault, ShuffledLanes, SimClock, SimFlash,
-};
+use tessera_hal::sim::{Faults, Faulty, Latency, PerFault, ShuffledLanes, SimClock, SimFlash};
 use tessera_hal::{Clock, Flash};
 use tessera_kernels::{Activation, Kernels, WeightType};
 use tessera_runtime::format::Image;
@@ -243,6 +241,82 @@ fn failed_and_altered_reads(recipe: &Recipe) {
         clean > 2000 && reported > 20,
         "{clean} clean, {reported} reported"
     );
+}
+
+#[test]
+fn only_what_is_read_again_counts_as_a_retry() {
+    let bytes = tiny_image(&Recipe {
+        tied: false,
+        ..Recipe::default()
+    });
+    let image = Image::new_checked(&bytes, bytes.len() as u64).unwrap();
+    // A full queue refuses reads; nothing went wrong.
+    let plan = Plan::new(&image, options(least_bytes(&image, 1), 1)).unwrap();
+    let mut region = vec![0; plan.budget.total_bytes().unwrap()];
+    let clock = SimClock::default();
+    let flash = SimFlash::new(&bytes, &clock, Latency::UFS_4_0, 1).with_depth(1);
+    with_session(image, plan, &mut region, flash, &clock, 1, |session| {
+        session.append(&TOKENS).unwrap();
+        assert_eq!(session.stats().retries, 0);
+    });
+    let (mut failed, mut altered) = (0, 0);
+    for seed in 1..=40 {
+        let plan = Plan::new(&image, options(1 << 30, 1)).unwrap();
+        let mut region = vec![0; plan.budget.total_bytes().unwrap()];
+        let (clock, faults) = (SimClock::default(), Faults::default());
+        let flash = SimFlash::new(&bytes, &clock, Latency::UFS_4_0, seed);
+        let flash = Faulty::new(flash, &clock, &faults, seed);
+        let lanes = ShuffledLanes::new(1, seed);
+        let kernels = Kernels::best();
+        let session = Session::new(image, plan, &mut region, flash, lanes, &clock, kernels);
+        let mut session = session.unwrap();
+        faults.set(PerFault {
+            failed: 100,
+            altered: 100,
+            lost: 0,
+        });
+        if session.load(&mut |_, _| {}).is_ok() {
+            let counts = faults.counts();
+            let wrong = counts.failed + counts.altered;
+            assert_eq!(session.stats().retries, u64::from(wrong), "{counts:?}");
+            (failed, altered) = (failed + counts.failed, altered + counts.altered);
+        }
+    }
+    assert!(failed > 0 && altered > 0, "{failed} {altered}");
+}
+
+/// A read that the device had no room for was not tried.
+#[test]
+fn a_full_queue_takes_no_try_from_a_read() {
+    let bytes = tiny_image(&Recipe {
+        tied: false,
+        ..Recipe::default()
+    });
+    let calm = calm_bits(&bytes);
+    let image = Image::new_checked(&bytes, bytes.len() as u64).unwrap();
+    let plan = Plan::new(&image, options(1 << 30, 1)).unwrap();
+    let mut region = vec![0; plan.budget.total_bytes().unwrap()];
+    let (clock, faults) = (SimClock::default(), Faults::default());
+    let flash = SimFlash::new(&bytes, &clock, Latency::UFS_4_0, 1).with_depth(1);
+    let flash = Faulty::new(flash, &clock, &faults, 1);
+    with_session(image, plan, &mut region, flash, &clock, 1, |session| {
+        // Each of eight embedding rows fails once or twice, three times with one in 30,000.
+        faults.set(PerFault {
+            failed: 30,
+            ..PerFault::default()
+        });
+        for _ in 0..200 {
+            session.truncate(0);
+            let logits = session.append(&TOKENS[..8]).unwrap();
+            assert!(
+                logits
+                    .iter()
+                    .map(|l| l.to_bits())
+                    .eq(calm[7].iter().copied())
+            );
+        }
+        assert!(faults.counts().failed > 20);
+    });
 }
 
 #[test]

@@ -4,9 +4,7 @@
 mod support;
 
 use support::{Predictors, Recipe, tiny_image};
-use tessera_hal::sim::{
-    Faults, Faulty, Latency, PerFault, ShuffledLanes, SimClock, SimFlash,
-};
+use tessera_hal::sim::{Faults, Faulty, Latency, PerFault, ShuffledLanes, SimClock, SimFlash};
 use tessera_hal::{Clock, Flash};
 use tessera_kernels::{Activation, Kernels, WeightType};
 use tessera_runtime::cache::PolicyKind;
@@ -260,6 +258,103 @@ fn sequences_side_by_side_get_the_bits_of_each_alone() {
             }
         });
     }
+}
+
+/// More than a sparse pass carries.
+#[test]
+fn many_sequences_get_the_bits_of_each_alone() {
+    let recipe = Recipe {
+        threshold: Some(0.1),
+        ..recipes()[0]
+    };
+    let bytes = image_of(recipe, Predictors::Some);
+    for mode in [Mode::Predict, Mode::Threshold, Mode::Exact] {
+        let options = PlanOptions {
+            sequences: TOKENS.len(),
+            ..options(mode, 1 << 30, 2)
+        };
+        with_session(&bytes, options, Latency::NONE, 1, |session| {
+            let alone: Vec<_> = (0..TOKENS.len())
+                .map(|sequence| {
+                    session.select(sequence).unwrap();
+                    let logits = bits(session.append(&TOKENS[sequence..=sequence]).unwrap());
+                    session.truncate(0);
+                    logits
+                })
+                .collect();
+            let steps: Vec<_> = TOKENS.into_iter().enumerate().collect();
+            let mut seen = 0;
+            session
+                .decode(&steps, &mut |index, logits| {
+                    let logits: Vec<u32> = logits.iter().map(f32::to_bits).collect();
+                    assert!(logits == alone[index], "sequence {index}, {mode:?}");
+                    assert_eq!(index, seen);
+                    seen += 1;
+                })
+                .unwrap();
+            assert_eq!((seen, session.pos()), (TOKENS.len(), 1));
+        });
+    }
+}
+
+/// A window of clusters is no larger than the room for their sums, of which a mixture takes some.
+#[test]
+fn experts_may_have_more_clusters_than_are_computed_at_once() {
+    let recipe = Recipe {
+        ffn_dim: 2112,
+        n_experts: 3,
+        activation: Activation::Relu,
+        ..Recipe::default()
+    };
+    let bytes = image_of(recipe, Predictors::All);
+    let dense = calm_bits(&bytes, Mode::Exact);
+    for batch_tokens in [1, 3, 8] {
+        let options = PlanOptions {
+            batch_tokens,
+            sequences: 1,
+            ..options(Mode::Predict, 1 << 30, 2)
+        };
+        with_session(&bytes, options, Latency::NONE, 1, |session| {
+            session.prompt_as_decoded(true);
+            assert!(decode(session).unwrap() == dense, "{batch_tokens}");
+        });
+    }
+}
+
+#[test]
+fn hits_are_not_what_arrived_while_reads_were_short() {
+    let bytes = image_of(recipes()[0], Predictors::Some);
+    let image = Image::new_checked(&bytes, bytes.len() as u64).unwrap();
+    let bundle_bytes = image.ffn(0, 0).bundle.bytes() as u64;
+    let counted = [1, 2, 64].map(|reads| {
+        let cold = ColdOptions {
+            policy: PolicyKind::Lru,
+            hot_pct: 0,
+            gap: 0,
+            guesses: 0,
+            reads,
+            ..ColdOptions::default()
+        };
+        let options = PlanOptions {
+            cold,
+            ..options(Mode::Predict, 1 << 30, 1)
+        };
+        let kept_bytes = Plan::new(&image, options).unwrap().kept_bytes as usize;
+        let options = PlanOptions {
+            memory_bytes: least_bytes(&image, options) + kept_bytes / 4 * 3,
+            ..options
+        };
+        with_session(&bytes, options, Latency::UFS_3_1, 1, |session| {
+            // Few enough that nothing is evicted.
+            session.append(&TOKENS[..1]).unwrap();
+            session.append(&TOKENS[1..2]).unwrap();
+            let stats = session.stats();
+            assert_eq!(stats.miss_bytes % bundle_bytes, 0);
+            (stats.hit_bytes, stats.miss_bytes)
+        })
+    });
+    assert!(counted[0].1 > 64 * bundle_bytes, "{counted:?}");
+    assert_eq!(counted, [counted[2]; 3]);
 }
 
 #[test]

@@ -80,8 +80,7 @@ impl<'m> Frequency<'m> {
 
     /// `bundle` is used by `share` / 255 of all tokens.
     pub(super) fn seed(&mut self, bundle: usize, share: u8) {
-        let slow = &mut self.rates[bundle].slow;
-        *slow = (*slow).max(share as u16 * 257);
+        self.rates[bundle].slow = share as u16 * 257;
     }
 
     /// A pass begins.

@@ -134,9 +134,8 @@ impl<'m> Cache<'m> {
         Ok(cache)
     }
 
-    /// Tells the policy that a neuron of `bundle` is used by `share` / 255 of all tokens, as the
-    /// image's statistics say; the largest share counts. To be called before the bundle's first
-    /// use; LRU does not care.
+    /// Tells the policy that `bundle` is used by `share` / 255 of all tokens, as the image's
+    /// statistics say. To be called before the bundle's first use; LRU does not care.
     pub fn seed(&mut self, bundle: BundleIndex, share: u8) {
         if let Rule::Frequency(rule) = &mut self.rule {
             rule.seed(bundle.0 as usize, share);

@@ -17,9 +17,9 @@ pub enum PolicyKind {
 
 /// A rule of eviction.
 ///
-/// The cache tells it of each demand, and which slots are *idle*: their bundle is in memory, was
-/// asked for at least once, and nobody holds it. Only idle slots can be victims. Slots that were
-/// filled on a guess become known to the policy once somebody asks for them.
+/// The cache tells it of each demand, and which slots are *idle*: their bundle is in memory, nobody
+/// holds it, and it is no guess. Only idle slots can be victims. Slots that were filled on a guess
+/// become known to the policy once somebody asks for them.
 pub trait Policy {
     /// `bundle` was asked for, whether or not it is in memory.
     fn asked(&mut self, bundle: usize);

@@ -403,6 +403,19 @@ fn lru_keeps_what_a_vector_of_the_last_keeps() {
 }
 
 #[test]
+fn a_later_seed_replaces_one_that_was_wrong() {
+    let mut region = region(3, 2, PolicyKind::Frequency);
+    let mut cache = cache(&mut region, 3, 2, PolicyKind::Frequency);
+    for (bundle, share) in [(0, 255), (0, 0), (1, 100)] {
+        cache.seed(BundleIndex(bundle), share);
+    }
+    for bundle in 0..3 {
+        touch(&mut cache, bundle);
+    }
+    assert!(!cache.is_present(BundleIndex(0)) && cache.is_present(BundleIndex(1)));
+}
+
+#[test]
 fn a_shrink_keeps_what_was_used_last() {
     for seed in 1..200 {
         let mut random = Random(seed);

@@ -4,11 +4,14 @@ use tessera_hal::{Clock, Cores, Flash};
 
 use super::{Kind, Logits, Session, SessionError};
 use crate::kv::Place;
+use crate::limits::{BATCH_TOKENS_MAX, FEW_TOKENS_MAX};
+use crate::plan::Mode;
 
 impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
-    /// Advances each of the given sequences by one token, all in one pass over the weights, and
-    /// shows the logits after each: index into `steps`, logits. They are the same bits as if the
-    /// sequence were alone.
+    /// Advances each of the given sequences by one token, all in one pass over the weights (in
+    /// passes of [`FEW_TOKENS_MAX`] where the plan's mode leaves neurons out, since larger ones
+    /// compute all), and shows the logits after each: index into `steps`, logits. They are the same
+    /// bits as if the sequence were alone.
     ///
     /// # Errors
     /// [`SessionError`]; on an error every sequence is as it was before.
@@ -18,14 +21,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         visit: &mut dyn FnMut(usize, Logits<'_>),
     ) -> Result<(), SessionError> {
         self.check_steps(steps)?;
-        for (place, &(sequence, token)) in self.places.iter_mut().zip(steps) {
-            *place = Place {
-                token,
-                sequence: sequence as u32,
-                pos: self.positions[sequence] as u32,
-            };
-        }
-        let result = self.decode_all(steps.len(), visit);
+        let result = self.decode_all(steps, visit);
         match result {
             Ok(()) => {
                 for &(sequence, _) in steps {
@@ -39,18 +35,33 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
 
     fn decode_all(
         &mut self,
-        count: usize,
+        steps: &[(usize, u32)],
         visit: &mut dyn FnMut(usize, Logits<'_>),
     ) -> Result<(), SessionError> {
-        self.pass(count, true, Kind::Decode)?;
+        let at_once = match self.plan.mode {
+            Mode::Exact => BATCH_TOKENS_MAX,
+            Mode::Predict | Mode::Threshold => FEW_TOKENS_MAX,
+        };
         let mut index = 0;
-        self.compute_logits(0, count, &mut |_, logits| {
-            visit(index, logits);
-            index += 1;
-        })
+        for steps in steps.chunks(at_once) {
+            for (place, &(sequence, token)) in self.places.iter_mut().zip(steps) {
+                *place = Place {
+                    token,
+                    sequence: sequence as u32,
+                    pos: self.positions[sequence] as u32,
+                };
+            }
+            self.pass(steps.len(), true, Kind::Decode)?;
+            self.compute_logits(0, steps.len(), &mut |_, logits| {
+                visit(index, logits);
+                index += 1;
+            })?;
+        }
+        Ok(())
     }
 
     fn check_steps(&self, steps: &[(usize, u32)]) -> Result<(), SessionError> {
+        self.check_loaded()?;
         if steps.is_empty() {
             return Err(SessionError::NoTokens);
         }

@@ -42,6 +42,8 @@ pub enum SessionError {
     NoTokens,
     /// The cancel flag was set.
     Cancelled,
+    /// The weights were not loaded, or not to the end.
+    NotLoaded,
     /// The cache of cold neurons cannot give so much memory back.
     NotEnoughCache {
         /// Bytes asked for.
@@ -92,6 +94,7 @@ impl core::fmt::Display for SessionError {
             }
             Self::NoTokens => write!(f, "there is no token to begin with"),
             Self::Cancelled => write!(f, "cancelled"),
+            Self::NotLoaded => write!(f, "the weights are not loaded yet"),
             Self::NotEnoughCache {
                 want_bytes,
                 have_bytes,

@@ -105,7 +105,8 @@ fn read_threshold<'m, F: Flash<'m>>(
     Err(WeightsError::Damaged { unit, offset }.named(&weights.image))
 }
 
-/// Tells the cache how often each bundle is used, where the image knows.
+/// Tells the cache how often each bundle is used, where the image knows: as often as that of its
+/// neurons that is used most.
 pub fn read_seeds<'m, F: Flash<'m>>(
     weights: &mut Weights<'m, F>,
     clock: &impl Clock,
@@ -120,11 +121,17 @@ pub fn read_seeds<'m, F: Flash<'m>>(
         let Some(section) = image.find_of(SectionKind::Statistics, layer, expert) else {
             continue;
         };
-        let first = index * shape.ffn_dim / k;
+        let (first, mut most) = (index * shape.ffn_dim / k, 0);
+        let mut seed = |neuron: usize, share| {
+            most = if neuron.is_multiple_of(k) {
+                share
+            } else {
+                share.max(most)
+            };
+            cache.seed(BundleIndex((first + neuron / k) as u32), most);
+        };
         read_pieces(weights, clock, kernels, &section, &mut |at, piece| {
-            Statistics::shares_of(piece, at as usize, shape.ffn_dim, &mut |neuron, share| {
-                cache.seed(BundleIndex((first + neuron / k) as u32), share);
-            });
+            Statistics::shares_of(piece, at as usize, shape.ffn_dim, &mut seed);
         })?;
     }
     Ok(())

@@ -45,6 +45,7 @@ impl<'m> Sparse<'m> {
             first_bundle: 0,
             unflushed: 0,
             cursor: 0,
+            misses: 0,
             patience: Patience::default(),
             error: None,
         };

@@ -163,7 +163,6 @@ impl<'m> Sparse<'m> {
     /// # Errors
     /// Weights that cannot be read; nothing is in flight then, and no slot is held.
     #[inline(never)]
-    #[allow(clippy::too_many_arguments)]
     pub fn run<'f, F: Flash<'f>, C: Cores, K: Clock>(
         &mut self,
         machine: &Machine<'_, C, K>,
@@ -208,9 +207,10 @@ impl<'m> Sparse<'m> {
         };
         let overlaps = !self.sizes.cold.without.pipeline;
         sum.fill(0.0);
+        let at_once = (partials.len() / sum.len()).min(JOBS_MAX);
         let mut from = 0;
         while from < shape.n_clusters() {
-            let to = (from + JOBS_MAX).min(shape.n_clusters());
+            let to = (from + at_once).min(shape.n_clusters());
             let clusters = self.window.clusters(&shape, from..to, x.tokens(), partials);
             let first_cold = from.max(self.sizes.hot_clusters);
             let (ahead, guesses) = match &mut expected {
@@ -232,6 +232,7 @@ impl<'m> Sparse<'m> {
                 first_bundle: from * place.cluster_bundles,
                 unflushed: 0,
                 cursor: 0,
+                misses: 0,
                 patience: Patience::default(),
                 error: None,
             });

@@ -58,6 +58,8 @@ pub struct Owner<'a, 'b, 'c, 'n, 'm, F> {
     pub unflushed: usize,
     /// Bundle of the cluster that is being admitted from which to go on.
     pub cursor: usize,
+    /// Bundles of that cluster that had to be waited for.
+    pub misses: u64,
     /// How long reads were waited for.
     pub patience: Patience,
     /// Why the section cannot be finished.
@@ -372,6 +374,7 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, '_, 'm, F> {
         };
         cluster.places[at] = slot.0 | if awaited { AWAITED } else { 0 };
         if awaited {
+            self.misses += 1;
             self.pipeline.lock().expect(index);
         }
         true
@@ -471,12 +474,11 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, '_, 'm, F> {
     /// Counts the bytes of a cluster's bundles as hits or misses.
     fn count(&mut self, cluster: &Cluster<'_>) {
         let bytes = (self.place.map_of)(self.place.section).bundle.bytes() as u64;
+        // Not those that are awaited still: some came while others had no read yet.
+        let misses = core::mem::take(&mut self.misses);
         let stats = &mut self.stream.stats;
-        let awaited = |place: &&u32| **place < RESIDENT && **place & AWAITED != 0;
-        let places = &cluster.places[..cluster.n_needed];
-        let misses = places.iter().filter(awaited).count() as u64;
         stats.miss_bytes += misses * bytes;
-        stats.hit_bytes += (places.len() as u64 - misses) * bytes;
+        stats.hit_bytes += (cluster.n_needed as u64 - misses) * bytes;
         stats.active_neurons += cluster.masks.iter().filter(|&&mask| mask != 0).count() as u64;
         stats.all_neurons += cluster.masks.len() as u64;
     }

@@ -2,7 +2,7 @@
 
 use tessera_hal::{Clock, Flash, IoError, PAGE_BYTES};
 
-use super::{Patience, Slot, State, Stream, StreamError};
+use super::{Patience, State, Stream, StreamError};
 use crate::limits::READ_TRIES_MAX;
 
 impl<'m, F: Flash<'m>> Stream<'m, F> {
@@ -33,7 +33,6 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
     fn cold_submit(&mut self, index: usize) {
         let at = self.first_cold() + index;
         if !self.submit(at) {
-            self.slots[at].tries -= 1;
             self.cold_waiting |= 1 << index;
         } else if matches!(self.slots[at].state(), State::Failed(_)) {
             self.cold_out |= 1 << index;
@@ -73,7 +72,8 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
         ))
     }
 
-    /// Fills `bytes` from `offset` on, in pieces of `piece_bytes` that are read side by side.
+    /// Fills `bytes` from `offset` on, in pieces of `piece_bytes` that are read side by side. No
+    /// cold read is in flight.
     pub fn cold_window(
         &mut self,
         offset: u64,
@@ -85,18 +85,6 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
             let at = offset + (index * piece_bytes) as u64;
             (at, len.next_multiple_of(PAGE_BYTES as usize))
         };
-        let mut patience = Patience::default();
-        // A call that failed may have left reads in flight.
-        let first = self.first_cold();
-        let is_out = |slot: &&Slot| slot.state() == State::Loading;
-        while let Some(slot) = self.slots[first..].iter().find(is_out) {
-            let offset = slot.offset;
-            self.reap();
-            if !self.wait(&mut patience, clock) {
-                return Err(StreamError::Deadline { offset });
-            }
-        }
-        (self.cold_out, self.cold_waiting) = (0, 0);
         let mut awaited = 0;
         for (index, piece) in bytes.chunks(piece_bytes).enumerate() {
             let (at, read_bytes) = place(index, piece.len());
@@ -104,6 +92,7 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
             awaited += 1;
         }
         self.cold_flush();
+        let mut patience = Patience::default();
         let mut failure = None;
         while awaited > 0 {
             let (index, error) = match self.cold_next() {

@@ -17,6 +17,7 @@ use tessera_runtime::shape::Shape;
 pub struct Recipe {
     pub seed: u64,
     pub dim: usize,
+    pub ffn_dim: usize,
     pub attention: WeightType,
     pub gate_up: WeightType,
     pub down: WeightType,
@@ -48,6 +49,7 @@ impl Default for Recipe {
         Recipe {
             seed: 1,
             dim: 96,
+            ffn_dim: 320,
             attention: WeightType::Q4O,
             gate_up: WeightType::Q4O,
             down: WeightType::Q8,
@@ -66,7 +68,7 @@ impl Recipe {
     pub fn shape(&self) -> Shape {
         Shape {
             dim: self.dim,
-            ffn_dim: 320,
+            ffn_dim: self.ffn_dim,
             n_layers: 3,
             n_heads: 6,
             n_kv_heads: 2,
