@@ -10,9 +10,11 @@
 //! *guesses* and kept apart from what the policy rules, so that a bad guesser cannot empty it.
 
 mod frequency;
+mod limit;
 mod list;
 mod policy;
 mod slot;
+mod steps;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +24,7 @@ use list::{Link, Links, List};
 use policy::{Policy, Rule};
 use slot::{Slot, State};
 
+pub use limit::Moved;
 pub use policy::PolicyKind;
 
 /// One part in so many of the slots, and of the evictions, is for guesses.
@@ -51,9 +54,6 @@ pub enum Acquired {
     /// [`Cache::arrived`] or [`Cache::abandon`].
     Reserved(SlotIndex),
 }
-
-/// Told of each bundle that changes its slot: from which, to which.
-pub type Moved<'a> = &'a mut dyn FnMut(SlotIndex, SlotIndex);
 
 /// Every slot is pinned or being read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -288,229 +288,11 @@ impl<'m> Cache<'m> {
         self.n_loading
     }
 
-    /// Lets the cache use the first `limit` slots only, for memory pressure, or more of them again.
-    ///
-    /// What lies in the slots from `limit` on and is not in use is forgotten at once, the rest when
-    /// its pins are dropped and its reads are done; until then it can still be found. Returns
-    /// how many slots are still to be given up: call again with the same limit to ask anew.
-    /// Takes time in proportion to the slots that come or go.
-    ///
-    /// # Panics
-    /// Where there are fewer slots than `limit`.
-    pub fn set_limit(&mut self, limit: usize) -> usize {
-        self.change_limit(limit, None)
-    }
-
-    /// The same, but what is forgotten are the bundles that the policy would evict first, wherever
-    /// they lie: others are moved to slots that may stay, and `moved(from, to)` is to copy them.
-    ///
-    /// # Panics
-    /// As [`Cache::set_limit`].
-    pub fn shrink(&mut self, limit: usize, moved: Moved<'_>) -> usize {
-        self.change_limit(limit, Some(moved))
-    }
-
-    fn change_limit(&mut self, limit: usize, mut moved: Option<Moved<'_>>) -> usize {
-        let count = self.slots.len();
-        assert!(limit <= count, "limit of {limit} slots of {count}");
-        let old = core::mem::replace(&mut self.limit, limit);
-        for slot in (old..limit).rev() {
-            match self.slots[slot].state {
-                State::CLOSED => self.vacate(slot),
-                _ => self.n_owed -= 1, // In use since before the limit fell; it may stay.
-            }
-        }
-        self.n_owed += old.saturating_sub(limit);
-        // First what nobody misses, so that only slots that may stay are left to move to.
-        for slot in limit..old {
-            match self.slots[slot].state {
-                State::FREE => {
-                    self.links.remove(&mut self.free, slot);
-                    self.vacate(slot);
-                }
-                _ if self.is_idle(slot) && (moved.is_none() || self.slots[slot].is_guess()) => {
-                    self.evict(slot);
-                    self.vacate(slot);
-                }
-                _ => {}
-            }
-        }
-        if let Some(moved) = &mut moved {
-            for slot in limit..old {
-                self.save(slot, moved);
-            }
-        }
-        self.n_owed
-    }
-
-    /// In memory, and held by nobody.
-    fn is_idle(&self, slot: usize) -> bool {
-        let Slot { pins, state, .. } = self.slots[slot];
-        (pins, state) == (0, State::PRESENT)
-    }
-
-    /// Closes `slot`, past the limit and idle, unless it is in use; its bundle goes to a slot that
-    /// is empty, or holds a bundle that is worth less, if there is one.
-    fn save(&mut self, slot: usize, moved: Moved<'_>) {
-        while self.is_idle(slot) {
-            let to = match self.take_free() {
-                Some(free) => free,
-                None => {
-                    let victim = self.rule.victim(&mut self.links, self.bundle_of);
-                    let victim = victim.expect("an idle slot");
-                    self.evict(victim);
-                    if victim >= self.limit {
-                        self.vacate(victim);
-                        continue;
-                    }
-                    victim
-                }
-            };
-            self.rule.moved(&mut self.links, slot, to);
-            let bundle = core::mem::replace(&mut self.bundle_of[slot], NONE);
-            self.bundle_of[to] = bundle;
-            self.slot_of[bundle as usize] = to as u32;
-            self.slots[to] = Slot::new(State::PRESENT);
-            self.vacate(slot);
-            moved(SlotIndex(slot as u32), SlotIndex(to as u32));
-        }
-    }
-
     fn find(&self, bundle: usize) -> Option<usize> {
         let count = self.slot_of.len();
         assert!(bundle < count, "bundle {bundle} of {count}");
         let slot = self.slot_of[bundle];
         (slot != NONE).then_some(slot as usize)
-    }
-
-    /// Guesses that may stay.
-    fn guesses_max(&self) -> usize {
-        self.limit.div_ceil(GUESS_PART)
-    }
-
-    /// An empty slot in no list for a bundle that was asked for.
-    fn slot_for_demand(&mut self) -> Option<usize> {
-        if let Some(slot) = self.take_free() {
-            return Some(slot);
-        }
-        let guess = self.guesses.oldest();
-        let guess_first = self.n_guesses > self.guesses_max() || self.turn == 0;
-        let slot = match guess {
-            Some(guess) if guess_first => guess,
-            _ => self
-                .rule
-                .victim(&mut self.links, self.bundle_of)
-                .or(guess)?,
-        };
-        self.turn = (self.turn + 1) % GUESS_PART;
-        self.evict(slot);
-        Some(slot)
-    }
-
-    /// An empty slot in no list for a bundle that somebody might ask for.
-    fn slot_for_guess(&mut self) -> Option<usize> {
-        if let Some(slot) = self.take_free() {
-            return Some(slot);
-        }
-        let slot = match self.n_guesses < self.guesses_max() {
-            true => self.rule.victim(&mut self.links, self.bundle_of),
-            false => None,
-        };
-        let slot = slot.or(self.guesses.oldest())?;
-        self.evict(slot);
-        Some(slot)
-    }
-
-    fn take_free(&mut self) -> Option<usize> {
-        let slot = self.free.newest()?;
-        self.links.remove(&mut self.free, slot);
-        Some(slot)
-    }
-
-    /// `slot`, empty and in no list, begins to wait for `bundle`.
-    fn start(&mut self, slot: usize, bundle: usize) {
-        self.slots[slot] = Slot::new(State::LOADING);
-        self.n_loading += 1;
-        self.bundle_of[slot] = bundle as u32;
-        self.slot_of[bundle] = slot as u32;
-    }
-
-    /// One more holds `slot`: it is no guess any more, and not idle.
-    fn pin(&mut self, slot: usize) {
-        let Slot { pins, state, .. } = self.slots[slot];
-        if pins == 0 {
-            self.n_pinned += 1;
-            if state == State::PRESENT {
-                self.unlist(slot);
-            }
-            self.clear_guess(slot);
-        }
-        self.slots[slot].pins = pins.checked_add(1).expect("fewer than 2^32 pins of a slot");
-    }
-
-    /// `slot`, loading until now, goes over to `state`.
-    fn loaded(&mut self, slot: SlotIndex, state: State) -> usize {
-        let index = slot.0 as usize;
-        let slot = &mut self.slots[index];
-        assert_eq!(slot.state, State::LOADING, "slot {index} is not loading");
-        slot.state = state;
-        self.n_loading -= 1;
-        index
-    }
-
-    /// Nobody holds `slot`, whose bundle is in memory.
-    fn rest(&mut self, slot: usize) {
-        if slot >= self.limit {
-            self.forget(slot);
-            self.vacate(slot);
-        } else if self.slots[slot].is_guess() {
-            self.links.push(&mut self.guesses, slot);
-        } else {
-            let bundle = self.bundle_of[slot] as usize;
-            self.rule.idle(&mut self.links, slot, bundle);
-        }
-    }
-
-    /// Takes `slot`, whose bundle is in memory and held by nobody, out of its list.
-    fn unlist(&mut self, slot: usize) {
-        if self.slots[slot].is_guess() {
-            self.links.remove(&mut self.guesses, slot);
-        } else {
-            self.rule.busy(&mut self.links, slot);
-        }
-    }
-
-    /// Forgets the bundle of `slot`, which is in memory and held by nobody.
-    fn evict(&mut self, slot: usize) {
-        let Slot { pins, state, .. } = self.slots[slot];
-        assert_eq!((pins, state), (0, State::PRESENT), "slot {slot} evicted");
-        self.unlist(slot);
-        self.forget(slot);
-    }
-
-    /// `slot`, in no list, holds no bundle any more.
-    fn forget(&mut self, slot: usize) {
-        let bundle = core::mem::replace(&mut self.bundle_of[slot], NONE);
-        self.slot_of[bundle as usize] = NONE;
-        self.clear_guess(slot);
-    }
-
-    fn clear_guess(&mut self, slot: usize) {
-        if self.slots[slot].is_guess() {
-            self.slots[slot].set_guess(false);
-            self.n_guesses -= 1;
-        }
-    }
-
-    /// `slot`, empty and in no list, is free, or closed where it is past the limit.
-    fn vacate(&mut self, slot: usize) {
-        if slot < self.limit {
-            self.slots[slot] = Slot::new(State::FREE);
-            self.links.push(&mut self.free, slot);
-        } else {
-            self.slots[slot] = Slot::new(State::CLOSED);
-            self.n_owed -= 1;
-        }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use tessera_hal::{Clock, Cores, Flash};
 
-use super::{Kind, Logits, Session, SessionError};
+use super::pass::Kind;
+use super::{Logits, Session, SessionError};
 use crate::kv::Place;
 use crate::limits::{BATCH_TOKENS_MAX, FEW_TOKENS_MAX};
 use crate::plan::Mode;
@@ -56,25 +57,6 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
                 visit(index, logits);
                 index += 1;
             })?;
-        }
-        Ok(())
-    }
-
-    fn check_steps(&self, steps: &[(usize, u32)]) -> Result<(), SessionError> {
-        self.check_loaded()?;
-        if steps.is_empty() {
-            return Err(SessionError::NoTokens);
-        }
-        for (index, &(sequence, token)) in steps.iter().enumerate() {
-            self.check_sequence(sequence)?;
-            self.check_token(token)?;
-            let (need, max) = (self.positions[sequence] + 1, self.seq_len());
-            if need > max {
-                return Err(SessionError::ContextLengthExceeded { need, max });
-            }
-            if steps[..index].iter().any(|&(before, _)| before == sequence) {
-                return Err(SessionError::SequenceTwice { sequence });
-            }
         }
         Ok(())
     }

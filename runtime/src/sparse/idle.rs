@@ -7,7 +7,6 @@ use super::Sparse;
 use super::owner::{Owner, Place};
 use crate::cache::{BundleIndex, PolicyKind};
 use crate::pipeline::Pipeline;
-use crate::stream::Patience;
 use crate::weights::{Weights, WeightsError};
 
 impl<'m> Sparse<'m> {
@@ -32,23 +31,8 @@ impl<'m> Sparse<'m> {
             crc32c,
         };
         let pipeline = SpinMutex::new(Pipeline::new(0, 0, true));
-        let mut owner = Owner {
-            stream,
-            books: &mut self.cold.books,
-            slots: &self.cold.slots,
-            place: &place,
-            pipeline: &pipeline,
-            clusters: &[],
-            ahead: &[],
-            guesses: None,
-            worth: None,
-            first_bundle: 0,
-            unflushed: 0,
-            cursor: 0,
-            misses: 0,
-            patience: Patience::default(),
-            error: None,
-        };
+        let cold = (&mut self.cold.books, &self.cold.slots);
+        let mut owner = Owner::new(stream, cold, &place, &pipeline);
         act(&mut owner);
         match owner.error {
             Some(error) => Err(error.named(&image)),

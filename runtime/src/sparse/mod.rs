@@ -7,6 +7,8 @@
 //! ([`owner`]). Each cluster sums its neurons in index order, clusters are added in cluster order:
 //! the result depends neither on the order of completions nor on who computed what.
 
+mod admission;
+mod arrivals;
 mod books;
 mod cluster;
 mod foresight;
@@ -15,6 +17,7 @@ mod idle;
 mod one;
 mod owner;
 mod predictors;
+mod reads;
 mod shrink;
 mod team;
 mod window;
@@ -37,7 +40,6 @@ use crate::partials::add_in_order;
 use crate::pipeline::Pipeline;
 use crate::product::Machine;
 use crate::shape::Shape;
-use crate::stream::Patience;
 use crate::weights::{Weights, WeightsError};
 use crate::work::Lanes;
 
@@ -219,35 +221,16 @@ impl<'m> Sparse<'m> {
             };
             let pipeline = Pipeline::new(clusters.len(), ahead.len(), overlaps);
             let pipeline = SpinMutex::new(pipeline);
-            let owner = SpinMutex::new(Owner {
-                stream: &mut *stream,
-                books: &mut self.cold.books,
-                slots: &self.cold.slots,
-                place: &place,
-                pipeline: &pipeline,
+            let cold = (&mut self.cold.books, &self.cold.slots);
+            let owner = Owner {
                 clusters: &clusters,
                 ahead: &ahead,
                 guesses,
                 worth: worth.as_deref_mut(),
                 first_bundle: from * place.cluster_bundles,
-                unflushed: 0,
-                cursor: 0,
-                misses: 0,
-                patience: Patience::default(),
-                error: None,
-            });
-            let team = Team {
-                pipeline: &pipeline,
-                clusters: &clusters,
-                ahead: &ahead,
-                stages: &stages,
-                owner: &owner,
-                owner_lane: 0,
-                owner_is_here: AtomicBool::new(false),
-                clock: machine.clock,
+                ..Owner::new(&mut *stream, cold, &place, &pipeline)
             };
-            team.run(machine.cores, lanes);
-            if let Some(error) = owner.into_inner().close(machine.clock) {
+            if let Some(error) = compute(machine, lanes, &stages, owner) {
                 return Err(error.named(&image));
             }
             drop(clusters);
@@ -257,4 +240,28 @@ impl<'m> Sparse<'m> {
         }
         Ok(())
     }
+}
+
+/// Takes the clusters of `owner` through all stages, on all lanes. Why they are not finished, if
+/// they are not.
+fn compute<'m, F: Flash<'m>, C: Cores, K: Clock>(
+    machine: &Machine<'_, C, K>,
+    lanes: &Lanes<'_>,
+    stages: &Stages<'_>,
+    owner: Owner<'_, '_, '_, '_, 'm, F>,
+) -> Option<WeightsError> {
+    let (pipeline, clusters, ahead) = (owner.pipeline, owner.clusters, owner.ahead);
+    let owner = SpinMutex::new(owner);
+    let team = Team {
+        pipeline,
+        clusters,
+        ahead,
+        stages,
+        owner: &owner,
+        owner_lane: 0,
+        owner_is_here: AtomicBool::new(false),
+        clock: machine.clock,
+    };
+    team.run(machine.cores, lanes);
+    owner.into_inner().close(machine.clock)
 }
