@@ -357,6 +357,32 @@ fn hits_are_not_what_arrived_while_reads_were_short() {
     assert_eq!(counted, [counted[2]; 3]);
 }
 
+/// However slow it is: reads that come one after the other are no read that does not come.
+#[test]
+fn a_slow_device_is_waited_for() {
+    let bytes = image_of(recipes()[0], Predictors::Some);
+    let calm = calm_bits(&bytes, Mode::Predict);
+    let image = Image::new_checked(&bytes, bytes.len() as u64).unwrap();
+    let options = options(Mode::Predict, 1, 2);
+    let roomy = PlanOptions {
+        memory_bytes: 1 << 30,
+        ..options
+    };
+    let kept_bytes = Plan::new(&image, roomy).unwrap().kept_bytes as usize;
+    let options = PlanOptions {
+        memory_bytes: least_bytes(&image, options) + kept_bytes / 2,
+        ..options
+    };
+    let slow = Latency {
+        request_ns: 700_000_000,
+        ..Latency::NONE
+    };
+    with_session(&bytes, options, slow, 1, |session| {
+        assert!(decode(session).unwrap() == calm);
+        assert!(session.stats().stall_ns > 100_000_000_000);
+    });
+}
+
 #[test]
 fn failed_and_altered_reads_are_tried_again_or_reported() {
     for (index, recipe) in recipes().into_iter().enumerate() {

@@ -5,7 +5,7 @@ use tessera_hal::Flash;
 use super::books::{Flight, bits};
 use super::cluster::{AWAITED, RESIDENT};
 use super::owner::Owner;
-use crate::stream::StreamError;
+use crate::stream::{Patience, StreamError};
 use crate::weights::WeightsError;
 
 impl<'m, F: Flash<'m>> Owner<'_, '_, '_, '_, 'm, F> {
@@ -14,7 +14,12 @@ impl<'m, F: Flash<'m>> Owner<'_, '_, '_, '_, 'm, F> {
         let mut moved = false;
         loop {
             let (index, outcome) = match self.stream.cold_next() {
-                None => return moved,
+                None => {
+                    if moved {
+                        self.patience = Patience::default();
+                    }
+                    return moved;
+                }
                 Some((index, Ok(bytes))) => {
                     let flight = self.books.flights[index];
                     let map = (self.place.map_of)(flight.section as usize);

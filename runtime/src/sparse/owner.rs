@@ -59,7 +59,7 @@ pub struct Owner<'a, 'b, 'c, 'n, 'm, F> {
     pub cursor: usize,
     /// Bundles of that cluster that had to be waited for.
     pub misses: u64,
-    /// How long reads were waited for.
+    /// How long reads were waited for since one came.
     pub patience: Patience,
     /// Why the section cannot be finished.
     pub error: Option<WeightsError>,

@@ -103,6 +103,7 @@ impl<'m, F: Flash<'m>> Stream<'m, F> {
                     continue;
                 }
                 Some((index, Ok(data))) => {
+                    patience = Patience::default();
                     let piece = bytes.chunks_mut(piece_bytes).nth(index);
                     if let Some(piece) = piece {
                         piece.copy_from_slice(&data[..piece.len()]);
