@@ -122,12 +122,8 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
     let shape = *weights.image.shape();
     let dim = shape.dim;
     let choose = |work: &Work<'_>, t: usize| {
-        choose_experts(
-            &shape,
-            machine.kernels,
-            router,
-            &work.inputs.x[t * dim..][..dim],
-        )
+        let x = &work.inputs.x[t * dim..][..dim];
+        choose_experts(&shape, machine.kernels, router, x)
     };
     let mut needed = [false; EXPERTS_MAX];
     for t in 0..tokens {
@@ -135,14 +131,11 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
             .iter()
             .for_each(|&(expert, _)| needed[expert] = true);
     }
-    weights
-        .stream
-        .route(layer, (0..shape.n_experts).filter(|&expert| needed[expert]));
+    let experts = (0..shape.n_experts).filter(|&expert| needed[expert]);
+    weights.stream.route(layer, experts.clone());
     work.sum[..dim * tokens].fill(0.0);
-    for expert in (0..shape.n_experts).filter(|&expert| needed[expert]) {
-        let Some(mut gathered) = work.gathered.take() else {
-            panic!("no buffer for experts")
-        };
+    for expert in experts {
+        let mut gathered = work.gathered.take().expect("a buffer for experts");
         let mut count = 0;
         for t in 0..tokens {
             if choose(work, t).iter().any(|&(chosen, _)| chosen == expert) {

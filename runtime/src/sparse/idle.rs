@@ -22,14 +22,8 @@ impl<'m> Sparse<'m> {
         let map = weights.image.ffn(0, 0);
         let (image, stream, _) = weights.split(&map, 0);
         let map_of = |section: usize| image.ffn(section / shape.n_ffns(), section % shape.n_ffns());
-        let place = Place {
-            section: usize::MAX,
-            n_bundles: shape.ffn_dim / map.bundle.neurons,
-            resident: 0,
-            cluster_bundles: 1,
-            map_of: &map_of,
-            crc32c,
-        };
+        let no_section = usize::MAX;
+        let place = Place::new(&shape, no_section, 0, &map_of, crc32c);
         let pipeline = SpinMutex::new(Pipeline::new(0, 0, true));
         let cold = (&mut self.cold.books, &self.cold.slots);
         let mut owner = Owner::new(stream, cold, &place, &pipeline);

@@ -199,14 +199,7 @@ impl<'m> Sparse<'m> {
             next,
         };
         let map_of = |section: usize| image.ffn(section / shape.n_ffns(), section % shape.n_ffns());
-        let place = Place {
-            section: index,
-            n_bundles: shape.ffn_dim / map.bundle.neurons,
-            resident: prefix / map.bundle.neurons,
-            cluster_bundles: shape.cluster_neurons / map.bundle.neurons,
-            map_of: &map_of,
-            crc32c: machine.kernels.crc32c,
-        };
+        let place = Place::new(&shape, index, prefix, &map_of, machine.kernels.crc32c);
         let overlaps = !self.sizes.cold.without.pipeline;
         sum.fill(0.0);
         let at_once = (partials.len() / sum.len()).min(JOBS_MAX);

@@ -9,6 +9,7 @@ use super::foresight::{Ahead, Worth};
 use super::guess::Guesses;
 use crate::format::FfnMap;
 use crate::pipeline::Pipeline;
+use crate::shape::Shape;
 use crate::stream::{Patience, Stream, StreamError};
 use crate::weights::WeightsError;
 
@@ -29,6 +30,27 @@ pub struct Place<'a> {
     pub map_of: &'a (dyn Fn(usize) -> FfnMap + Sync),
     /// Checksum kernel.
     pub crc32c: fn(u32, &[u8]) -> u32,
+}
+
+impl<'a> Place<'a> {
+    /// Of section `section`, of which the first `prefix` neurons never leave memory.
+    pub fn new(
+        shape: &Shape,
+        section: usize,
+        prefix: usize,
+        map_of: &'a (dyn Fn(usize) -> FfnMap + Sync),
+        crc32c: fn(u32, &[u8]) -> u32,
+    ) -> Self {
+        let bundles = |neurons: usize| neurons / shape.bundle_neurons;
+        Place {
+            section,
+            n_bundles: bundles(shape.ffn_dim),
+            resident: bundles(prefix),
+            cluster_bundles: bundles(shape.cluster_neurons),
+            map_of,
+            crc32c,
+        }
+    }
 }
 
 /// The owner of the flash queue while a window of a section's clusters is computed.
