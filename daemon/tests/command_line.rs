@@ -76,6 +76,15 @@ fn token_ids_go_in_and_come_out() {
     ] {
         assert!(!stats[key].is_null(), "{key}: {stats}");
     }
+    // A system that gives no word of memory pressure is said to be one.
+    let mut arguments = vec!["run", "--tokens", "1,2,3", "--max-tokens", "2"];
+    arguments.extend(common);
+    arguments.push("--yield-memory");
+    let output = tessera(&arguments);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stderr).unwrap();
+    let said = ["memory given back: 0 bytes", "pressure cannot be watched"];
+    assert!(said.iter().any(|said| text.contains(said)), "{text}");
     // A number of tokens that no memory could hold is cut to the context.
     let mut arguments = vec!["run", "--tokens", "1,2,3", "--max-tokens", "99999999999"];
     arguments.extend(common);

@@ -62,6 +62,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
         generator.output.len(),
         finish.reason()
     );
+    if let Some(yielding) = &generator.yielding {
+        let (now, most) = yielding.given_bytes();
+        eprintln!("[memory given back: {most} bytes at most, {now} at the end]");
+    }
     write_stats(args.stats.as_deref(), &metrics)
 }
 

@@ -8,7 +8,8 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     /// Gives at least `bytes` of the cache of cold neurons back to the system, in whole pages, for
     /// as long as memory is short: what Android's `onTrimMemory` asks for. The bundles that are
     /// forgotten are those that would have left the cache first. Logits stay the same bits, only
-    /// more is read. Returns how many bytes were given.
+    /// more is read. Returns how many bytes the cache gave up: `reclaim` may have kept them, where
+    /// the system does not take them.
     ///
     /// The memory stays the session's: [`Session::grow`] takes it into use again. Reads that are
     /// still in flight are waited for. A session is busy during a call; one that is to give memory
