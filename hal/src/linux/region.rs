@@ -220,5 +220,8 @@ mod tests {
         given.fill(9);
         assert_eq!(resident(given), given.len() / page_bytes);
         assert!(!DontNeed.give_back(&mut given[1..]), "no page begins there");
+        // The kernel would take all of a page of which a part is given.
+        assert!(!DontNeed.give_back(&mut given[..1]), "no page ends there");
+        assert!(given.iter().all(|&byte| byte == 9));
     }
 }

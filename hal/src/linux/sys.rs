@@ -140,8 +140,12 @@ pub(crate) fn page_bytes() -> usize {
 }
 
 /// Gives the pages of private memory back; they are zeroed when they are touched again. False if
-/// the kernel refuses, as it does where the first byte is not a page's.
+/// the kernel refuses, as it does where the first byte is not a page's, or the last byte is not.
 pub(crate) fn forget(pages: &mut [u8]) -> bool {
+    // The kernel would take the rest of the last page, which is somebody else's.
+    if !pages.len().is_multiple_of(page_bytes()) {
+        return false;
+    }
     // SAFETY: nobody else has borrowed the bytes, and any bytes may take their place.
     unsafe { libc::madvise(pages.as_mut_ptr().cast(), pages.len(), libc::MADV_DONTNEED) == 0 }
 }
