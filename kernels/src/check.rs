@@ -26,6 +26,7 @@ pub(crate) fn quantize_rows(ty: WeightType, cols: usize, x: &[f32], codes: &[u8]
 pub(crate) fn matvec(w: &Rows<'_>, x: &Activations<'_>, out: &[f32]) {
     assert_eq!(x.tokens(), 1);
     product(w, x, out);
+    interleaved(w.ty(), x);
 }
 
 pub(crate) fn matmul(w: &Rows<'_>, x: &Activations<'_>, out: &[f32], scratch: &[u8]) {
@@ -37,10 +38,18 @@ pub(crate) fn dot_group(w: &NeuronRows<'_>, x: &Activations<'_>, out: &[f32]) {
     assert_eq!((x.tokens(), x.cols()), (1, w.cols()));
     assert_eq!(out.len(), w.codes().len());
     activations(w.ty(), x);
+    interleaved(w.ty(), x);
+}
+
+fn interleaved(ty: WeightType, x: &Activations<'_>) {
+    if ty.is_quantized() {
+        assert_eq!(x.interleaved.len(), x.cols(), "interleaved activations");
+    }
 }
 
 fn product(w: &Rows<'_>, x: &Activations<'_>, out: &[f32]) {
     assert_eq!(x.cols(), w.cols());
+    assert!(w.are_interleaved(), "rows in order are not multiplied");
     assert_eq!(out.len(), w.rows() * x.tokens());
     activations(w.ty(), x);
 }

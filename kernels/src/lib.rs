@@ -32,6 +32,12 @@
 //! 5-bit codes: 40 bytes a pair of blocks, the first 32 as 4-bit codes; bit `c` of the last eight
 //! (counted from the lowest bit of the first byte) is the fifth bit of column `c` of the pair.
 //!
+//! Rows that are multiplied ([`Rows`]) are *interleaved*: of every whole run of eight blocks, 256
+//! columns, place `32 s + 4 j + i` (`s`, `j` below 8, `i` below 4) has the code of column
+//! `32 j + 4 s + i`, and is stored as told above for that place. So step `s` brings four columns of
+//! each of the eight blocks. The last one to seven blocks are in order, and so are all columns of
+//! neurons' down rows ([`NeuronRows`] of `down_group`) and of the float types.
+//!
 //! `Q4K` needs `cols` to be a multiple of [`SUPER_BLOCK`] = 256. `D * s` and `M * n`, an f16 times
 //! six bits, are exact in f32; below they are `d_b` and `m_b`.
 //!
@@ -123,6 +129,7 @@ pub mod block;
 mod check;
 mod crc;
 pub mod dispatch;
+pub mod interleave;
 pub mod kv;
 pub mod math;
 pub mod pack;
@@ -140,6 +147,7 @@ pub use block::{BLOCK, GROUP, SUPER_BLOCK, WeightType};
 #[doc(hidden)]
 pub use dispatch::Arithmetic;
 pub use dispatch::{Kernels, QUANTIZE_SCRATCH_BYTES};
+pub use interleave::{INTERLEAVED, interleave, interleave_activations};
 pub use pack::{pack_codes, unpack_codes};
 pub use quantize::{Loss, SuperScales, dequantize_row, quantize_row};
 pub use soon::Soon;

@@ -5,6 +5,7 @@
 
 use crate::block::{BLOCK, SUPER_BLOCK, WeightType};
 use crate::check;
+use crate::interleave::{INTERLEAVED, RUN, interleave};
 use crate::math::{ROUND, f16_to_f32, f32_to_f16};
 use crate::pack::{pack_codes, put_block, unpack_block};
 
@@ -69,23 +70,45 @@ pub fn dequantize_row(ty: WeightType, cols: usize, codes: &[u8], scales: &[u8], 
         }
         _ => {
             for (block, out) in out.chunks_mut(BLOCK).enumerate() {
-                dequantize_block(ty, cols, codes, scales, block, out);
+                let codes = unpack_block(ty, codes, block);
+                dequantize_block(ty, block_scale(ty, cols, scales, block), &codes, out);
             }
         }
     }
 }
 
-fn dequantize_block(
+/// Writes the `cols` weights of one interleaved row to `out`.
+///
+/// # Panics
+/// If a length does not fit.
+pub(crate) fn dequantize_interleaved(
     ty: WeightType,
     cols: usize,
     codes: &[u8],
     scales: &[u8],
-    block: usize,
     out: &mut [f32],
 ) {
-    let (d, m) = block_scale(ty, cols, scales, block);
-    let codes = unpack_block(ty, codes, block);
-    for (out, code) in out.iter_mut().zip(codes) {
+    if !ty.is_quantized() {
+        return dequantize_row(ty, cols, codes, scales, out);
+    }
+    assert_eq!(codes.len(), ty.code_bytes(cols));
+    assert_eq!(scales.len(), ty.scale_bytes(cols));
+    assert_eq!(out.len(), cols);
+    for (run, out) in out.chunks_mut(RUN).enumerate() {
+        let run_bytes = ty.code_bytes(out.len());
+        let mut codes_of = [0; RUN];
+        let plain = &mut codes_of[..run_bytes];
+        plain.copy_from_slice(&codes[run * ty.code_bytes(RUN)..][..run_bytes]);
+        interleave(ty, out.len(), plain);
+        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+            let scale = block_scale(ty, cols, scales, run * INTERLEAVED + block);
+            dequantize_block(ty, scale, &unpack_block(ty, plain, block), out);
+        }
+    }
+}
+
+fn dequantize_block(ty: WeightType, (d, m): (f32, f32), codes: &[u8; BLOCK], out: &mut [f32]) {
+    for (out, &code) in out.iter_mut().zip(codes) {
         *out = match ty {
             WeightType::Q8 => d * f32::from(code as i8),
             WeightType::Q4O | WeightType::Q4K => d * f32::from(code) + m,
@@ -181,7 +204,13 @@ pub(crate) fn store_super_blocks(x: &[f32], codes: &mut [u8], scales: &mut [u8])
         pack_codes(ty, SUPER_BLOCK, &unpacked, codes);
         for (block, x) in x.as_chunks::<BLOCK>().0.iter().enumerate() {
             let mut back = [0.0; BLOCK];
-            dequantize_block(ty, SUPER_BLOCK, codes, scales, block, &mut back);
+            let codes = unpack_block(ty, codes, block);
+            dequantize_block(
+                ty,
+                block_scale(ty, SUPER_BLOCK, scales, block),
+                &codes,
+                &mut back,
+            );
             let (mut error, mut total) = (0.0, 0.0);
             for (x, back) in x.iter().zip(back) {
                 error += (x - back) * (x - back);

@@ -149,6 +149,7 @@ struct Inputs {
     q: Vec<i8>,
     scales: Vec<f32>,
     sums: Vec<i32>,
+    interleaved: Vec<i8>,
 }
 
 impl Inputs {
@@ -156,6 +157,8 @@ impl Inputs {
         let (cols, len) = (x.len() / tokens, x.len());
         let (mut q, mut scales, mut sums) = (vec![0; len], vec![0.0; len / 32], vec![0; len / 32]);
         (Kernels::SCALAR.quantize)(&x, &mut q, &mut scales, &mut sums);
+        let mut interleaved = vec![0; cols];
+        crate::interleave_activations(&q[..cols], &mut interleaved);
         Inputs {
             tokens,
             cols,
@@ -163,6 +166,7 @@ impl Inputs {
             q,
             scales,
             sums,
+            interleaved,
         }
     }
 
@@ -171,14 +175,18 @@ impl Inputs {
     }
 
     fn view(&self) -> Activations<'_> {
-        Activations::new(
+        let x = Activations::new(
             self.tokens,
             self.cols,
             &self.x,
             &self.q,
             &self.scales,
             &self.sums,
-        )
+        );
+        match self.tokens {
+            1 => x.with_interleaved(&self.interleaved),
+            _ => x,
+        }
     }
 }
 

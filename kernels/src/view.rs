@@ -1,6 +1,7 @@
 //! Borrowed views of weights and activations: shapes that were checked once, at the door.
 
 use crate::block::{BLOCK, GROUP, WeightType};
+use crate::quantize::{dequantize_interleaved, dequantize_row};
 use crate::soon::Soon;
 
 /// Rows of one matrix: W (rows, cols).
@@ -15,11 +16,13 @@ pub struct Rows<'a> {
     run_shift: u32,
     /// From one such run to the next.
     stride_bytes: usize,
+    interleaved: bool,
     soon: Soon<'a>,
 }
 
 impl<'a> Rows<'a> {
-    /// Rows whose codes stand in `codes`, one after the other, and whose scales in `scales`.
+    /// Interleaved rows (see the crate docs) whose codes stand in `codes`, one after the other, and
+    /// whose scales in `scales`.
     ///
     /// # Panics
     /// If a length does not fit `rows` and `cols`, or a quantised row is not whole blocks.
@@ -45,13 +48,14 @@ impl<'a> Rows<'a> {
             scales,
             run_shift: usize::BITS - 1,
             stride_bytes: 0,
+            interleaved: true,
             soon: Soon::default(),
         }
     }
 
-    /// Rows in runs of `run_rows` that follow each other; a run's codes begin `stride_bytes` after
-    /// those of the run before, and its scales likewise. `codes` and `scales` begin with the first
-    /// row's, and reach to the last one's or further.
+    /// Interleaved rows in runs of `run_rows` that follow each other; a run's codes begin
+    /// `stride_bytes` after those of the run before, and its scales likewise. `codes` and `scales`
+    /// begin with the first row's, and reach to the last one's or further.
     ///
     /// # Panics
     /// If `run_rows` is not a power of two that divides `rows`, or a length does not fit.
@@ -88,7 +92,36 @@ impl<'a> Rows<'a> {
             scales,
             run_shift: run_rows.ilog2(),
             stride_bytes,
+            interleaved: true,
             soon: Soon::default(),
+        }
+    }
+
+    /// The same rows, whose columns are in order: neurons' down rows, which are not multiplied.
+    #[inline]
+    pub fn in_order(self) -> Self {
+        Rows {
+            interleaved: false,
+            ..self
+        }
+    }
+
+    /// True if blocks are interleaved, as products want them.
+    #[inline]
+    pub fn are_interleaved(&self) -> bool {
+        self.interleaved
+    }
+
+    /// Writes the weights of row `row` to `out (cols,)`.
+    ///
+    /// # Panics
+    /// If there is no such row, or the length does not fit.
+    pub fn dequantize(&self, row: usize, out: &mut [f32]) {
+        let (codes, scales) = (self.codes(row), self.scales(row));
+        if self.interleaved {
+            dequantize_interleaved(self.ty, self.cols, codes, scales, out);
+        } else {
+            dequantize_row(self.ty, self.cols, codes, scales, out);
         }
     }
 
@@ -192,6 +225,9 @@ pub struct Activations<'a> {
     pub scales: &'a [f32],
     /// (tokens, cols / 32): sum of each block's codes.
     pub sums: &'a [i32],
+    /// (cols,): `q` of the only token as [`interleave_activations`](crate::interleave_activations)
+    /// gives it; may be empty if several tokens are met.
+    pub interleaved: &'a [i8],
 }
 
 impl<'a> Activations<'a> {
@@ -223,6 +259,20 @@ impl<'a> Activations<'a> {
             q,
             scales,
             sums,
+            interleaved: &[],
+        }
+    }
+
+    /// The same one token, for [`Kernels::matvec`](crate::Kernels::matvec) and
+    /// [`Kernels::dot_group`](crate::Kernels::dot_group) with quantised weights.
+    ///
+    /// # Panics
+    /// If there are several tokens, or the length does not fit.
+    pub fn with_interleaved(self, interleaved: &'a [i8]) -> Self {
+        assert_eq!((self.tokens, interleaved.len()), (1, self.q.len()));
+        Activations {
+            interleaved,
+            ..self
         }
     }
 

@@ -2,7 +2,7 @@
 
 use spin::mutex::SpinMutex;
 use tessera_hal::Cores;
-use tessera_kernels::{Activations, BLOCK, Kernels};
+use tessera_kernels::{Activations, BLOCK, Kernels, interleave_activations};
 
 use crate::arena::{Arena, OutOfMemory, carved_bytes};
 use crate::budget::{Buffers, Sizes};
@@ -52,6 +52,8 @@ pub struct Inputs<'m> {
     q: &'m mut [i8],
     scales: &'m mut [f32],
     sums: &'m mut [i32],
+    /// (wide,): the codes of the first token, interleaved.
+    interleaved: &'m mut [i8],
 }
 
 /// One token's inputs; without codes where blocks are not whole.
@@ -70,6 +72,7 @@ impl<'m> Inputs<'m> {
             + carved_bytes(tokens * wide)
             + carved_bytes(blocks * size_of::<f32>())
             + carved_bytes(blocks * size_of::<i32>())
+            + carved_bytes(wide)
     }
 
     /// Carves room for `tokens` tokens of `wide` columns.
@@ -80,6 +83,7 @@ impl<'m> Inputs<'m> {
             q: arena.take(tokens * wide)?,
             scales: arena.take(blocks)?,
             sums: arena.take(blocks)?,
+            interleaved: arena.take(wide)?,
         })
     }
 
@@ -156,11 +160,16 @@ impl<'m> Inputs<'m> {
             }
         };
         if let [(index, ((x, q), (scales, sums)))] = &mut *jobs {
-            return run(*index, x, q, scales, sums);
-        }
-        cores.for_each(&mut jobs, &|_lane, (index, ((x, q), (scales, sums)))| {
             run(*index, x, q, scales, sums);
-        });
+        } else {
+            cores.for_each(&mut jobs, &|_lane, (index, ((x, q), (scales, sums)))| {
+                run(*index, x, q, scales, sums);
+            });
+        }
+        drop(jobs);
+        if tokens == 1 {
+            interleave_activations(&self.q[..q_cols], &mut self.interleaved[..q_cols]);
+        }
     }
 
     /// The inputs as products see them.
@@ -171,7 +180,11 @@ impl<'m> Inputs<'m> {
         }
         let blocks = tokens * (cols / BLOCK);
         let (scales, sums) = (&self.scales[..blocks], &self.sums[..blocks]);
-        Activations::new(tokens, cols, &self.x[..len], &self.q[..len], scales, sums)
+        let x = Activations::new(tokens, cols, &self.x[..len], &self.q[..len], scales, sums);
+        match tokens {
+            1 => x.with_interleaved(&self.interleaved[..cols]),
+            _ => x,
+        }
     }
 
     /// Copies row `token` of `source`, all forms of it, to row `index`.
@@ -181,6 +194,9 @@ impl<'m> Inputs<'m> {
         if cols.is_multiple_of(BLOCK) {
             let blocks = cols / BLOCK;
             self.q[to..to + cols].copy_from_slice(&source.q[from..from + cols]);
+            if index == 0 {
+                interleave_activations(&self.q[..cols], &mut self.interleaved[..cols]);
+            }
             let (to, from) = (index * blocks, token * blocks);
             self.scales[to..to + blocks].copy_from_slice(&source.scales[from..from + blocks]);
             self.sums[to..to + blocks].copy_from_slice(&source.sums[from..from + blocks]);

@@ -9,7 +9,9 @@ use anyhow::{Result, anyhow};
 use nix::sys::resource::UsageWho;
 use tessera_hal::Cores;
 use tessera_hal::linux::{LaneOptions, Lanes, Pin, Region, memory_limit_bytes, pin_here};
-use tessera_kernels::{Activations, GROUP, Kernels, NeuronRows, Rows, WeightType};
+use tessera_kernels::{
+    Activations, GROUP, Kernels, NeuronRows, Rows, WeightType, interleave_activations,
+};
 
 use super::flash::cpu_seconds;
 
@@ -90,7 +92,9 @@ fn rows_bytes_per_s(weights: &[u8], seconds: f64) -> Result<f64> {
     let x: Vec<f32> = (0..COLS).map(|i| (i % 17) as f32 / 8.0 - 1.0).collect();
     let (mut q, mut scales, mut sums) = (vec![0; COLS], vec![0.0; COLS / 32], vec![0; COLS / 32]);
     (kernels.quantize)(&x, &mut q, &mut scales, &mut sums);
-    let x = Activations::new(1, COLS, &x, &q, &scales, &sums);
+    let mut interleaved = vec![0; COLS];
+    interleave_activations(&q, &mut interleaved);
+    let x = Activations::new(1, COLS, &x, &q, &scales, &sums).with_interleaved(&interleaved);
     let mut scratch = vec![0u8; Kernels::scratch_bytes(COLS, 1)];
     let (mut out, mut sum) = ([0f32; GROUP], vec![0f32; COLS]);
     let group_bytes = GROUP * row_bytes;

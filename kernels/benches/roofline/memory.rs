@@ -8,12 +8,37 @@ use tessera_kernels::Activations;
 
 use crate::{RUN_SECONDS, RUNS, TOKENS};
 
+/// Numbers that begin with a cache line, as in a session's memory.
+pub struct Aligned<T> {
+    all: Vec<T>,
+    first: usize,
+}
+
+impl<T: Copy + Default> Aligned<T> {
+    fn new(numbers: impl ExactSizeIterator<Item = T>) -> Self {
+        let pad = 64 / size_of::<T>();
+        let mut all = Vec::<T>::with_capacity(numbers.len() + pad);
+        let first = all.as_ptr().align_offset(64).min(pad);
+        all.resize(first, T::default());
+        all.extend(numbers);
+        Aligned { all, first }
+    }
+}
+
+impl<T> std::ops::Deref for Aligned<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.all[self.first..]
+    }
+}
+
 /// One thread's weights and inputs.
 pub struct Memory {
-    pub weights: Vec<u8>,
-    pub floats: Vec<f32>,
-    q: Vec<i8>,
-    sums: Vec<i32>,
+    pub weights: Aligned<u8>,
+    pub floats: Aligned<f32>,
+    q: Aligned<i8>,
+    sums: Aligned<i32>,
 }
 
 impl Memory {
@@ -26,10 +51,10 @@ impl Memory {
         let len = 8960 * TOKENS;
         Memory {
             // Any two bytes are a small f16, so that any part may serve as scales.
-            weights: (0..bytes).map(|_| (random() % 0x2c) as u8).collect(),
-            floats: (0..len).map(|_| random() as f32 / 1e7 - 0.8).collect(),
-            q: (0..len).map(|_| (random() % 255) as i8).collect(),
-            sums: vec![3; len / 32],
+            weights: Aligned::new((0..bytes).map(|_| (random() % 0x2c) as u8)),
+            floats: Aligned::new((0..len).map(|_| random() as f32 / 1e7 - 0.8)),
+            q: Aligned::new((0..len).map(|_| (random() % 255) as i8)),
+            sums: Aligned::new((0..len / 32).map(|_| 3)),
         }
     }
 
@@ -54,7 +79,12 @@ impl Memory {
             &self.floats[..len / 32],
             &self.sums[..len / 32],
         );
-        Activations::new(tokens, cols, &[], q, floats, sums)
+        let x = Activations::new(tokens, cols, &[], q, floats, sums);
+        match tokens {
+            // Any codes will do.
+            1 => x.with_interleaved(q),
+            _ => x,
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Gate, up and down of neurons as they lie in an image: bundles of whole pages, of one neuron each
-//! or of a group.
+//! Gate, up and down of neurons as they stand in memory, packed: bundles of one neuron each or of a
+//! group.
 
 use tessera_kernels::{Activation, GROUP, Kernels, NeuronRows, Rows, Soon, WeightType};
 
@@ -15,13 +15,20 @@ struct Bundles {
     k: usize,
 }
 
-/// Single neurons of 4-bit weights, 4,096 wide: 8 KiB each. Groups as Qwen2.5-Coder-1.5B has them.
-const BUNDLES: [Bundles; 2] = [
+/// Single neurons of 4-bit weights, 4,096 wide: 6.75 KiB each; groups of the same; groups as
+/// Qwen2.5-Coder-1.5B has them.
+const BUNDLES: [Bundles; 3] = [
     Bundles {
-        label: "8 KiB x 4096",
+        label: "single x 4096",
         types: [WeightType::Q4; 3],
         cols: 4096,
         k: 1,
+    },
+    Bundles {
+        label: "group x 4096",
+        types: [WeightType::Q4; 3],
+        cols: 4096,
+        k: GROUP,
     },
     Bundles {
         label: "group x 1536",
@@ -30,7 +37,8 @@ const BUNDLES: [Bundles; 2] = [
         k: GROUP,
     },
 ];
-const PAGE_BYTES: usize = 4096;
+/// A cache line.
+const ALIGN_BYTES: usize = 64;
 
 impl Bundles {
     fn codes(&self, which: usize) -> usize {
@@ -48,12 +56,12 @@ impl Bundles {
 
     /// Where codes of a matrix begin.
     fn codes_at(&self, which: usize) -> usize {
-        let second = self.first_bytes().next_multiple_of(PAGE_BYTES);
+        let second = self.first_bytes().next_multiple_of(ALIGN_BYTES);
         [0, second, second + self.codes(1)][which]
     }
 
     fn bytes(&self) -> usize {
-        (self.codes_at(2) + self.codes(2)).next_multiple_of(PAGE_BYTES)
+        (self.codes_at(2) + self.codes(2)).next_multiple_of(ALIGN_BYTES)
     }
 
     /// Rows `which` (gate, up, down) of a group's bundles.
@@ -77,7 +85,7 @@ impl Bundles {
 /// All of them.
 pub fn cases(kernels: Kernels) -> impl Iterator<Item = Case> {
     BUNDLES.iter().flat_map(move |bundles| {
-        ["gate", "down", "all"].map(|what| Case {
+        ["gate", "up", "down", "all"].map(|what| Case {
             kernels,
             bundles,
             what,
@@ -121,6 +129,10 @@ impl Case {
             let mut down = NeuronRows::new(b.types[2], b.cols);
             down.extend(&b.rows(group, 2));
             match what {
+                "up" => {
+                    let rows = b.rows(group, 1).then(b.soon(next, 1));
+                    (kernels.matvec)(&rows, &x, &mut up);
+                }
                 "gate" => {
                     let rows = b.rows(group, 0).then(b.soon(next, 0));
                     (kernels.matvec)(&rows, &x, &mut gate);
@@ -135,12 +147,13 @@ impl Case {
                     down.then(b.soon(next, 0));
                 }
             }
-            if what != "gate" {
+            if !matches!(what, "gate" | "up") {
                 (kernels.down_group)(&down, &memory.floats[..GROUP], &mut acc, &mut scratch);
             }
             done += 1;
             let matrices = match what {
                 "gate" => 0..1,
+                "up" => 1..2,
                 "down" => 2..3,
                 _ => 0..3,
             };

@@ -8,6 +8,7 @@
 use bytemuck::Pod;
 
 use crate::block::WeightType;
+use crate::interleave::STEPS;
 
 /// Weight types as constants, for kernels that are compiled once for each.
 pub(crate) const Q8: u8 = WeightType::Q8 as u8;
@@ -158,17 +159,17 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
 
     /// Lane `j` is the whole product of `w[j]` and `a[j]`; 0 from lane `N` (2, 4 or 8) on.
     fn blocks<const TY: u8, const N: usize>(self, w: [Self::V; 8], a: &[[u8; 32]; 8]) -> Self::W;
-    /// Sums of two rows, a lane for each accumulator.
-    type Two: Copy;
-    fn zero_two(self) -> Self::Two;
-    /// Adds eight blocks of two rows times `x`.
-    fn add_two<const TY: u8>(
+    /// The eight accumulators of an interleaved row, over its whole runs of eight blocks.
+    /// `ask(run)` is called before every second run.
+    #[inline(always)]
+    fn runs<const TY: u8>(
         self,
-        sums: Self::Two,
-        rows: [&EightBlocks<'_>; 2],
-        x: &EightInputs<'_, Self>,
-    ) -> Self::Two;
-    fn split_two(self, sums: Self::Two) -> [Self::F; 2];
+        row: &RowRuns<'_>,
+        x: &TokenRuns<'_>,
+        ask: impl FnMut(usize),
+    ) -> Self::F {
+        one_by_one::<Self, TY>(self, row, x, ask)
+    }
 
     /// Products of quads of `rows` with coefficients `c[quad][lanes[b]]`, for the pair of blocks at
     /// byte `at` of each row: `[b][k]` as in [`Simd8::zip4`]. `None`: there is no quicker way than
@@ -205,10 +206,11 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
 
     /// Lane `j` of `out[i]` is lane `i` of `a[j]`.
     fn transpose8(self, a: [Self::V; 8]) -> [Self::V; 8];
-    /// One block of eight rows as [`Simd::tile`] wants it: turned.
+    /// Columns `8 k..8 k + 4` and the four after them of a block of eight rows, a lane for each
+    /// row, as [`Simd::tile`] wants them at `2 k` and `2 k + 1`.
     #[inline(always)]
-    fn panel(self, rows: [Self::V; 8]) -> [Self::V; 8] {
-        self.transpose8(rows)
+    fn panel(self, words: [Self::V; 2]) -> [Self::V; 2] {
+        words
     }
     /// Bytes of four rows side by side: lane `l` of `out[k]` has column `zip_column(8 * k + l)`.
     fn zip4(self, rows: [Self::V; 4]) -> [Self::V; 4];
@@ -244,7 +246,96 @@ pub(crate) struct EightInputs<'a, S: Simd> {
     pub offsets: S::F,
 }
 
-/// One row of [`Simd8::add_two`] by [`Simd8::pair`] and [`Simd8::blocks`].
+/// The codes and scales of an interleaved row.
+pub(crate) struct RowRuns<'a> {
+    pub codes: &'a [u8],
+    pub scales: &'a [u8],
+    /// Where the minima of `Q4O` begin in `scales`.
+    pub minima_at: usize,
+}
+
+/// One token's whole runs of eight blocks.
+pub(crate) struct TokenRuns<'a> {
+    /// As [`crate::interleave_activations`] gives them.
+    pub q: &'a [[[u8; 32]; 8]],
+    pub scales: &'a [[f32; 8]],
+    pub sums: &'a [[i32; 8]],
+}
+
+impl<'a> RowRuns<'a> {
+    /// Run `run`.
+    #[inline(always)]
+    pub(crate) fn eight<const TY: u8>(&self, run: usize) -> EightBlocks<'a> {
+        let bytes = code_bytes::<TY>(8);
+        let eight = |at: usize| &self.scales[at..].as_chunks().0[0];
+        EightBlocks {
+            codes: &self.codes[run * bytes..][..bytes],
+            scales: eight(run * 16),
+            minima: eight(if TY == Q4O {
+                self.minima_at + run * 16
+            } else {
+                run * 16
+            }),
+        }
+    }
+}
+
+/// [`Simd8::runs`] run by run.
+#[inline(always)]
+pub(crate) fn one_by_one<S: Simd8, const TY: u8>(
+    s: S,
+    row: &RowRuns<'_>,
+    x: &TokenRuns<'_>,
+    mut ask: impl FnMut(usize),
+) -> S::F {
+    let mut sum = s.splat(0.0);
+    for (run, q) in x.q.iter().enumerate() {
+        if run % 2 == 0 {
+            ask(run);
+        }
+        let eight = row.eight::<TY>(run);
+        let x = inputs::<S, TY>(s, q, &x.scales[run], &x.sums[run]);
+        sum = add_run::<S, TY>(s, sum, &eight, &x);
+    }
+    sum
+}
+
+/// Adds a run of eight interleaved blocks.
+#[inline(always)]
+pub(crate) fn add_run<S: Simd8, const TY: u8>(
+    s: S,
+    sum: S::F,
+    row: &EightBlocks<'_>,
+    x: &EightInputs<'_, S>,
+) -> S::F {
+    let bytes = code_bytes::<TY>(2);
+    let mut acc = s.zero_acc();
+    for pair in 0..4 {
+        let w = s.pair::<TY>(&row.codes[pair * bytes..][..bytes]);
+        let [even, odd] = [STEPS[2 * pair], STEPS[2 * pair + 1]];
+        acc = s.dot2::<TY>(acc, w, [s.bytes(&x.q[even]), s.bytes(&x.q[odd])]);
+    }
+    add_dots::<S, TY>(s, sum, s.done::<TY>(acc), row, x)
+}
+
+/// What eight blocks of activations give to every row.
+#[inline(always)]
+pub(crate) fn inputs<'a, S: Simd8, const TY: u8>(
+    s: S,
+    q: &'a [[u8; 32]; 8],
+    scales: &[f32; 8],
+    sums: &[i32; 8],
+) -> EightInputs<'a, S> {
+    let (scales, sums) = (s.floats(scales), s.words(sums));
+    EightInputs {
+        q,
+        scales,
+        corrections: correction::<S, TY>(s, sums),
+        offsets: s.mul(scales, s.to_f(sums)),
+    }
+}
+
+/// Adds eight blocks that are in order.
 #[inline(always)]
 pub(crate) fn add_one<S: Simd8, const TY: u8>(
     s: S,
@@ -253,6 +344,18 @@ pub(crate) fn add_one<S: Simd8, const TY: u8>(
     x: &EightInputs<'_, S>,
 ) -> S::F {
     let dots = eight_by_pairs::<S, TY>(s, row.codes, x.q);
+    add_dots::<S, TY>(s, sum, dots, row, x)
+}
+
+/// Adds the products of eight blocks, given those of their codes.
+#[inline(always)]
+fn add_dots<S: Simd8, const TY: u8>(
+    s: S,
+    sum: S::F,
+    dots: S::W,
+    row: &EightBlocks<'_>,
+    x: &EightInputs<'_, S>,
+) -> S::F {
     let [d, m] = match TY {
         Q4K => s.super_scales(row.scales),
         Q4O => [s.halves(row.scales), s.halves(row.minima)],

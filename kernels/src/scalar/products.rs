@@ -3,6 +3,7 @@
 use super::{sum, tree};
 use crate::block::{BLOCK, WeightType};
 use crate::check;
+use crate::interleave::INTERLEAVED;
 use crate::math::f16_to_f32;
 use crate::pack::unpack_block;
 use crate::quantize::{block_scale, zero_code};
@@ -60,10 +61,22 @@ fn quantized_product(w: &Rows<'_>, row: usize, x: &Activations<'_>, token: usize
     let (ty, scales) = (w.ty(), w.scales(row));
     let blocks = w.cols() / BLOCK;
     let mut a = [0f32; 8];
+    let mut steps = [[0; BLOCK]; INTERLEAVED];
     for block in 0..blocks {
         let at = token * blocks + block;
         let (s, t) = (x.scales[at], x.sums[at]);
-        let codes = unpack_block(ty, w.codes(row), block);
+        let (run, lane) = (block / INTERLEAVED * INTERLEAVED, block % INTERLEAVED);
+        let mut codes = [0; BLOCK];
+        if run + INTERLEAVED <= blocks {
+            if lane == 0 {
+                steps = core::array::from_fn(|step| unpack_block(ty, w.codes(row), run + step));
+            }
+            for (step, codes) in codes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                *codes = steps[step].as_chunks().0[lane];
+            }
+        } else {
+            codes = unpack_block(ty, w.codes(row), block);
+        }
         let mut dot = -zero_code(ty) * t;
         for (&q, &a) in codes.iter().zip(&x.q[at * BLOCK..][..BLOCK]) {
             let q = if ty == WeightType::Q8 {

@@ -55,6 +55,28 @@ fn lengths_that_do_not_fit_are_refused() {
 }
 
 #[test]
+fn products_want_rows_and_one_token_interleaved() {
+    let mut random = Random::new(44);
+    let w = Matrix::random(&mut random, WeightType::Q4, 4, 512);
+    let x = Inputs::random(&mut random, 1, 512);
+    let in_order = Activations::new(1, 512, &x.x, &x.q, &x.scales, &x.sums);
+    let mut group = NeuronRows::new(w.ty, w.cols);
+    group.extend(&w.view());
+    for k in Kernels::available() {
+        let rows = w.view();
+        refuses(&k, || (k.matvec)(&rows, &in_order, &mut [0.0; 4]));
+        refuses(&k, || (k.dot_group)(&group, &in_order, &mut [0.0; 4]));
+        let down = rows.in_order();
+        refuses(&k, || (k.matvec)(&down, &x.view(), &mut [0.0; 4]));
+        // A panel takes one token in either order.
+        let (mut one, mut other) = ([0.0; 4], [0.0; 4]);
+        (k.matmul)(&rows, &in_order, &mut one, &mut scratch(512, 1));
+        (k.matmul)(&rows, &x.view(), &mut other, &mut scratch(512, 1));
+        assert_same(&one, &other, k.name);
+    }
+}
+
+#[test]
 fn down_sums_refuse_what_does_not_fit() {
     let mut random = Random::new(42);
     let w = Matrix::random(&mut random, WeightType::Q8, 4, 192);

@@ -222,7 +222,7 @@ fn products_are_products() {
         let w = Matrix::random(&mut random, ty, 1, cols);
         let x = Inputs::random(&mut random, 1, cols);
         let mut weights = vec![0.0; cols];
-        crate::dequantize_row(ty, cols, &w.codes, &w.scales, &mut weights);
+        w.view().dequantize(0, &mut weights);
         let pairs = || {
             weights
                 .iter()

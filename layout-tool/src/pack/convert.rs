@@ -1,6 +1,8 @@
 //! Rows of a source tensor to rows of an image.
 
-use tessera_kernels::{Kernels, Loss, QUANTIZE_SCRATCH_BYTES, WeightType, quantize_row};
+use tessera_kernels::{
+    Kernels, Loss, QUANTIZE_SCRATCH_BYTES, WeightType, interleave, quantize_row,
+};
 
 use super::error::PackError;
 use super::moves::move_row;
@@ -128,7 +130,7 @@ pub fn check_weights(
     Ok(())
 }
 
-/// Converts one stored row of `tensor`; `row` is its number, for messages.
+/// Converts one stored row of `tensor` to an interleaved one; `row` is its number, for messages.
 ///
 /// # Errors
 /// If a weight is not finite, or too large for the type.
@@ -142,13 +144,13 @@ pub fn convert_row(
     codes: &mut [u8],
     scales: &mut [u8],
 ) -> Result<(), PackError> {
-    if move_row(tensor.ty, ty, stored, unpacked, codes, scales) {
-        return Ok(());
+    if !move_row(tensor.ty, ty, stored, unpacked, codes, scales) {
+        floats.resize(tensor.cols, 0.0);
+        dequantize(tensor.ty, stored, floats);
+        check_weights(tensor, row, ty, floats)?;
+        quantizer.rows(ty, tensor.cols, floats, codes, scales);
     }
-    floats.resize(tensor.cols, 0.0);
-    dequantize(tensor.ty, stored, floats);
-    check_weights(tensor, row, ty, floats)?;
-    quantizer.rows(ty, tensor.cols, floats, codes, scales);
+    interleave(ty, tensor.cols, codes);
     Ok(())
 }
 

@@ -13,6 +13,12 @@ use crate::source::Config;
 const CLUSTER_BYTES_MIN: usize = 256 << 10;
 /// Clusters of a layer, at least, so that lanes have work to share.
 const CLUSTERS_MIN: usize = 8;
+/// Clusters of a layer, at most, unless they are larger than [`CLUSTER_BYTES_MAX`]: each has a
+/// partial sum, and so many are shared out at once.
+const CLUSTERS_MAX: usize = 32;
+/// Bytes of a cluster that more neurons do not make larger: what arrives from flash at once shall
+/// be a small part of the memory.
+const CLUSTER_BYTES_MAX: usize = 4 << 20;
 /// Most of a bundle that may be padding where bundles are read one by one.
 const WASTE_PCT_MAX: usize = 7;
 
@@ -93,14 +99,17 @@ fn bundle_neurons(shape: &Shape, ffn: &[[WeightType; 3]]) -> usize {
         .unwrap_or(GROUP)
 }
 
-/// Neurons of a cluster: [`CLUSTER_BYTES_MIN`] bytes, unless that leaves too few clusters.
+/// Neurons of a cluster: [`CLUSTER_BYTES_MIN`] bytes and more, until a layer has [`CLUSTERS_MAX`],
+/// unless that leaves too few clusters.
 fn cluster_neurons(shape: &Shape, ffn: &[[WeightType; 3]]) -> usize {
     let neurons = shape.bundle_neurons;
     let group_bytes = |types: &[WeightType; 3]| {
         bundle_layout(shape.dim, neurons, *types).bytes() * (GROUP / neurons)
     };
     let least = ffn.iter().map(group_bytes).min().unwrap_or(1);
-    let wanted = CLUSTER_BYTES_MIN.div_ceil(least) * GROUP;
+    let fewest = shape.ffn_dim.div_ceil(CLUSTERS_MAX).div_ceil(GROUP);
+    let groups = fewest.min(CLUSTER_BYTES_MAX / least);
+    let wanted = groups.max(CLUSTER_BYTES_MIN.div_ceil(least)) * GROUP;
     let most = (shape.ffn_dim / CLUSTERS_MIN / GROUP * GROUP).max(GROUP);
     wanted.min(most)
 }
@@ -154,8 +163,10 @@ mod tests {
         let cluster =
             |dim, ffn_dim, types| cluster_neurons(&with(dim, ffn_dim, Activation::Silu), &[types]);
         assert_eq!(cluster(576, 1536, [Q4O, Q4O, Q6]), 192); // SmolLM2-135M: 8 clusters
-        assert_eq!(cluster(1536, 8960, [Q4O, Q4O, Q6]), 96); // Qwen2.5-1.5B: 304 KiB
+        assert_eq!(cluster(1536, 8960, [Q4O, Q4O, Q6]), 288); // Qwen2.5-1.5B: 32 clusters
+        assert_eq!(cluster(4096, 14336, [Q4; 3]), 448); // Mistral-7B: 3 MiB
         assert_eq!(cluster(64, 192, [Q4, Q4, Q4]), GROUP);
+        // Those of 4 MiB and more are as small as can be.
         assert_eq!(cluster(8192, 28672, [F32, F32, F32]), GROUP);
     }
 }

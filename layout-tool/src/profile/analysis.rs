@@ -1,6 +1,6 @@
 //! From the activity of a section to its order, statistics and predictor.
 
-use tessera_kernels::{Rows, dequantize_row};
+use tessera_kernels::Rows;
 use tessera_runtime::format::{BundleParts, FfnMap, Statistics, StatisticsSource};
 
 use super::activity::Activity;
@@ -117,13 +117,7 @@ fn each_neuron(
 }
 
 fn floats(rows: &Rows<'_>, row: usize, out: &mut [f32]) {
-    dequantize_row(
-        rows.ty(),
-        rows.cols(),
-        rows.codes(row),
-        rows.scales(row),
-        out,
-    );
+    rows.dequantize(row, out);
 }
 
 /// Gate rows (neurons, dim), neuron `order[i]` in place `i`.

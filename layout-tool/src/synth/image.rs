@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tessera_kernels::{GROUP, Kernels, WeightType};
+use tessera_kernels::{GROUP, Kernels, WeightType, interleave};
 use tessera_runtime::format::{
     FfnMap, Image, MatrixMap, NO_INDEX, PAGE_BYTES, Quality, SectionKind, Statistics, Superblock,
     TileLayout, VectorsLayout,
@@ -261,6 +261,7 @@ impl Jobs<'_> {
             for (index, (codes, scales)) in rows.enumerate() {
                 let row = &mut Row { codes, scales };
                 self.design.row(matrix, tile * map.tile.rows + index, row);
+                interleave(ty, map.tile.cols, row.codes);
             }
             unit_crcs.push(TileLayout::seal(tile_bytes, place, self.crc32c));
         }
@@ -303,6 +304,9 @@ impl Jobs<'_> {
                         0 => section.gate(first + within, &mut mixing, &mut row),
                         1 => section.up(first + within, &mut row),
                         _ => section.down(first + within, &mut row),
+                    }
+                    if which < 2 {
+                        interleave(TYPE, layout.dim, row.codes);
                     }
                     layout.put_row(bundle, within, which, (row.codes, row.scales));
                 }

@@ -8,6 +8,7 @@
 
 use tessera_kernels::{
     Activations, BLOCK, Kernels, QUANTIZE_SCRATCH_BYTES, Rows, WeightType, dequantize_row,
+    interleave,
 };
 use tessera_runtime::format::{PredictorLayout, Quality};
 
@@ -58,6 +59,12 @@ impl Stored {
             codes: &mut self.codes[index * code..][..code],
             scales: &mut self.scales[index * scale..][..scale],
         }
+    }
+
+    /// The same rows for products.
+    fn interleaved(mut self, ty: WeightType, cols: usize) -> Self {
+        interleave(ty, cols, &mut self.codes);
+        self
     }
 
     fn view(&self, ty: WeightType, rows: usize, cols: usize) -> Rows<'_> {
@@ -153,7 +160,7 @@ impl Section<'_> {
             let quantize = Kernels::best().quantize_rows;
             quantize(ty, dim, &weights, row.codes, row.scales, &mut scratch);
         }
-        stored
+        stored.interleaved(ty, dim)
     }
 
     /// B of the section's predictor, and what is left of each threshold.
@@ -176,7 +183,7 @@ impl Section<'_> {
             dequantize_row(ty, rank, row.codes, row.scales, &mut back);
             bias.push(-threshold - back[constant_at] * CONSTANT as f32);
         }
-        (stored, bias)
+        (stored.interleaved(ty, rank), bias)
     }
 
     /// Scores, without bias, and hidden values of some neurons for some tokens: `(score, hidden)`
@@ -204,8 +211,9 @@ impl Section<'_> {
             to.scales
                 .copy_from_slice(&second.scales[neuron * scale..][..scale]);
         }
-        let [mut hidden, up] =
-            rows.map(|rows| x.product(&kernels, &rows.view(TYPE, neurons.len(), dim)));
+        let [mut hidden, up] = rows
+            .map(|rows| rows.interleaved(TYPE, dim))
+            .map(|rows| x.product(&kernels, &rows.view(TYPE, neurons.len(), dim)));
         (kernels.gated)(design.config.activation, &mut hidden, &up);
         let a = x.product(&kernels, &first.view(TYPES[0], rank, dim));
         let tokens = 2 * TOKENS;

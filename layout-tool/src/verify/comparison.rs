@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tessera_kernels::{Rows, WeightType, dequantize_row};
+use tessera_kernels::{Rows, WeightType};
 
 use crate::pack::{Fidelity, Loss};
 use crate::source::SourceType;
@@ -151,13 +151,7 @@ impl KindComparison {
         have.resize(rows.cols(), 0.0);
         for row in range {
             let want = &want[row * rows.cols()..][..rows.cols()];
-            dequantize_row(
-                rows.ty(),
-                rows.cols(),
-                rows.codes(row),
-                rows.scales(row),
-                have,
-            );
+            rows.dequantize(row, have);
             self.loss.add_row(want, have);
             self.weights += want.len() as u64;
             for (want, have) in want.iter().zip(&*have) {

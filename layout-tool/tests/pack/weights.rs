@@ -4,20 +4,14 @@ use std::path::Path;
 
 use layout_tool::image_file::ImageFile;
 use layout_tool::pack::{Choice, PackOptions, Weights};
-use tessera_kernels::{Rows, WeightType, dequantize_row};
+use tessera_kernels::{Rows, WeightType};
 use tessera_runtime::format::{MatrixMap, SectionKind, VectorsLayout};
 
 use crate::model::{SPEC, Spec, folder, packed};
 
 fn row(rows: &Rows<'_>, index: usize) -> Vec<f32> {
     let mut out = vec![0.0; rows.cols()];
-    dequantize_row(
-        rows.ty(),
-        rows.cols(),
-        rows.codes(index),
-        rows.scales(index),
-        &mut out,
-    );
+    rows.dequantize(index, &mut out);
     out
 }
 

@@ -1,6 +1,6 @@
 //! A plain forward pass over an image in memory, one token at a time, that shows what is inside.
 
-use tessera_kernels::{Activations, Kernels, dequantize_row};
+use tessera_kernels::{Activations, Kernels, interleave_activations};
 use tessera_runtime::format::{Image, MatrixMap, VectorsLayout};
 use tessera_runtime::shape::Shape;
 
@@ -29,6 +29,7 @@ pub struct Rounded {
     q: Vec<i8>,
     scales: Vec<f32>,
     sums: Vec<i32>,
+    interleaved: Vec<i8>,
 }
 
 impl Rounded {
@@ -36,11 +37,19 @@ impl Rounded {
         let blocks = x.len() / 32;
         let (mut q, mut scales, mut sums) = (vec![0; x.len()], vec![0.0; blocks], vec![0; blocks]);
         (kernels.quantize)(x, &mut q, &mut scales, &mut sums);
-        Rounded { q, scales, sums }
+        let mut interleaved = vec![0; q.len()];
+        interleave_activations(&q, &mut interleaved);
+        Rounded {
+            q,
+            scales,
+            sums,
+            interleaved,
+        }
     }
 
     pub fn view(&self) -> Activations<'_> {
         Activations::new(1, self.q.len(), &[], &self.q, &self.scales, &self.sums)
+            .with_interleaved(&self.interleaved)
     }
 }
 
@@ -91,13 +100,7 @@ impl<'a> Reference<'a> {
         let (offset, bytes) = map.tile_place(tile);
         let rows = map.tile.view(map.tile_rows(tile), self.at(offset, bytes));
         let mut x = vec![0.0; self.shape.dim];
-        dequantize_row(
-            map.tile.ty,
-            x.len(),
-            rows.codes(row),
-            rows.scales(row),
-            &mut x,
-        );
+        rows.dequantize(row, &mut x);
         x
     }
 
@@ -178,13 +181,7 @@ impl<'a> Reference<'a> {
             (self.kernels.gated)(self.shape.activation, hidden, up);
             for (index, h) in hidden.iter().enumerate().filter(|(_, h)| **h != 0.0) {
                 let down = parts.down;
-                dequantize_row(
-                    down.ty(),
-                    dim,
-                    down.codes(index),
-                    down.scales(index),
-                    &mut row,
-                );
+                down.dequantize(index, &mut row);
                 for (sum, weight) in sum.iter_mut().zip(&row) {
                     *sum += h * weight;
                 }

@@ -109,7 +109,7 @@ impl BundleReader {
         BundleParts {
             gate: rows(layout.gate, 0, p.gate_scales),
             up: rows(layout.up, p.up_codes, p.up_scales),
-            down: rows(layout.down, p.down_codes, p.down_scales),
+            down: rows(layout.down, p.down_codes, p.down_scales).in_order(),
         }
     }
 

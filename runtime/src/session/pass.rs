@@ -1,7 +1,6 @@
 //! One pass: embedding rows, all layers, logits.
 
 use tessera_hal::{Clock, Cores, Flash};
-use tessera_kernels::quantize::dequantize_row;
 
 use super::side::side_read;
 use super::{Session, SessionError, is_set};
@@ -143,7 +142,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
                 let row = token as usize % map.tile.rows;
                 let mut put = |tile: &[u8]| {
                     let view = map.tile.view(rows, tile);
-                    dequantize_row(map.tile.ty, dim, view.codes(row), view.scales(row), x);
+                    view.dequantize(row, x);
                 };
                 if in_memory(weights, token) {
                     put(weights.ready().tile(offset, bytes));

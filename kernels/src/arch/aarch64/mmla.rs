@@ -40,17 +40,19 @@ unsafe fn zip(a: uint8x16_t, b: uint8x16_t) -> [uint8x16_t; 2] {
     }
 }
 
-/// See [`crate::arch::simd::Simd8::panel`]: eight columns of two rows a register, of all rows
-/// before the next columns.
+/// See [`crate::arch::simd::Simd8::panel`]: eight columns of two rows a register.
 #[inline(always)]
-pub(super) unsafe fn panel(rows: [V; 8]) -> [V; 8] {
-    let mut out = rows;
+pub(super) unsafe fn panel(words: [V; 2]) -> [V; 2] {
+    let ([even, odd], mut out) = (words, words);
     for half in 0..2 {
-        for two in 0..4 {
-            // SAFETY: the caller's.
-            let [low, high] = unsafe { zip(rows[2 * two][half], rows[2 * two + 1][half]) };
-            out[4 * half + two / 2][two % 2] = low;
-            out[4 * half + 2 + two / 2][two % 2] = high;
+        // SAFETY: the caller's.
+        unsafe {
+            let even = vreinterpretq_u32_u8(even[half]);
+            let odd = vreinterpretq_u32_u8(odd[half]);
+            out[half] = [
+                vreinterpretq_u8_u32(vzip1q_u32(even, odd)),
+                vreinterpretq_u8_u32(vzip2q_u32(even, odd)),
+            ];
         }
     }
     out

@@ -7,9 +7,7 @@ use bytemuck::must_cast_ref;
 
 use super::mmla;
 use super::shuffle::{transpose8, zip4};
-use crate::arch::simd::{
-    EightBlocks, EightInputs, Q5, Q6, Q8, Simd, Simd8, add_one, is_4bit, tile_of_steps,
-};
+use crate::arch::simd::{Q5, Q6, Q8, Simd, Simd8, is_4bit, tile_of_steps};
 
 /// How bytes are multiplied and summed.
 pub(super) trait Flavor: Copy {
@@ -290,29 +288,6 @@ unsafe fn done<X: Flavor, const TY: u8>(acc: [int32x4_t; 4]) -> W {
 }
 
 impl<X: Flavor> Simd8 for Neon<X> {
-    type Two = [F; 2];
-
-    #[inline(always)]
-    fn zero_two(self) -> [F; 2] {
-        [self.splat(0.0); 2]
-    }
-
-    #[inline(always)]
-    fn add_two<const TY: u8>(
-        self,
-        sums: [F; 2],
-        rows: [&EightBlocks<'_>; 2],
-        x: &EightInputs<'_, Self>,
-    ) -> [F; 2] {
-        let first = add_one::<_, TY>(self, sums[0], rows[0], x);
-        [first, add_one::<_, TY>(self, sums[1], rows[1], x)]
-    }
-
-    #[inline(always)]
-    fn split_two(self, sums: [F; 2]) -> [F; 2] {
-        sums
-    }
-
     ops! {
         fn words(self, words: &[i32; 8]) -> W
             = [vld1q_s32(words.as_ptr()), vld1q_s32(words[4..].as_ptr())];
@@ -348,12 +323,12 @@ impl<X: Flavor> Simd8 for Neon<X> {
     }
 
     #[inline(always)]
-    fn panel(self, rows: [V; 8]) -> [V; 8] {
+    fn panel(self, words: [V; 2]) -> [V; 2] {
         if X::MMLA {
             // SAFETY: the value proves NEON.
-            unsafe { mmla::panel(rows) }
+            unsafe { mmla::panel(words) }
         } else {
-            self.transpose8(rows)
+            words
         }
     }
 

@@ -32,8 +32,8 @@ pub(crate) fn matmul<P: Simd8, S: Simd>(
     match w.ty() {
         WeightType::F32 => floats::<P, false>(p, w, x, out),
         WeightType::F16 => floats::<P, true>(p, w, x, out),
-        ty if x.tokens() == 1 => {
-            let token = Token::new(x, 0);
+        ty if !x.interleaved.is_empty() => {
+            let token = Token::new(x);
             by_type!(ty, matvec::quantized::<P>(p, w, &token, out));
         }
         ty => by_type!(ty, many::<P, S>(p, s, w, x, out, scratch)),

@@ -6,6 +6,7 @@ use super::ahead::Ahead;
 use super::matvec::{eight_scales, last_halves, pair_or_last};
 use crate::arch::simd::{Simd, Simd8, code_bytes, has_offset};
 use crate::block::BLOCK;
+use crate::interleave::INTERLEAVED;
 use crate::view::Rows;
 
 /// Alignment of every part of scratch.
@@ -78,22 +79,35 @@ impl<'a, S: Simd> Panel<'a, S> {
                         [even[r], odd[r]] = pair_or_last::<P, TY>(p, codes[r], pair);
                     }
                 }
-                self.store(p, 2 * pair, half, even);
-                if 2 * pair + 1 < blocks {
-                    self.store(p, 2 * pair + 1, half, odd);
+                let (even, odd) = (p.transpose8(even), p.transpose8(odd));
+                if pair / 4 < blocks / INTERLEAVED {
+                    // Steps of eight blocks.
+                    let first = pair / 4 * INTERLEAVED;
+                    for lane in 0..INTERLEAVED {
+                        let words = p.panel([even[lane], odd[lane]]);
+                        self.store(p, first + lane, pair % 4, half, words);
+                    }
+                    continue;
+                }
+                for k in 0..4 {
+                    let words = p.panel([even[2 * k], even[2 * k + 1]]);
+                    self.store(p, 2 * pair, k, half, words);
+                    if 2 * pair + 1 < blocks {
+                        let words = p.panel([odd[2 * k], odd[2 * k + 1]]);
+                        self.store(p, 2 * pair + 1, k, half, words);
+                    }
                 }
             }
         }
         self.fill_scales::<P, TY>(p, w, first, rows);
     }
 
-    /// Stores one block of eight rows.
+    /// Stores what [`Simd8::panel`] made of two words of a block, its `k`-th.
     #[inline(always)]
-    fn store<P: Simd8>(&mut self, p: P, block: usize, half: usize, rows: [P::V; 8]) {
-        let parts = p.panel(rows);
-        for q in 0..8 {
-            let lanes = bytemuck::bytes_of_mut(&mut self.codes[block][q]);
-            lanes.as_chunks_mut().0[half] = p.to_bytes(parts[q]);
+    fn store<P: Simd8>(&mut self, p: P, block: usize, k: usize, half: usize, words: [P::V; 2]) {
+        for i in 0..2 {
+            let lanes = bytemuck::bytes_of_mut(&mut self.codes[block][2 * k + i]);
+            lanes.as_chunks_mut().0[half] = p.to_bytes(words[i]);
         }
     }
 

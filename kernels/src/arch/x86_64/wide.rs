@@ -7,7 +7,8 @@ use bytemuck::{must_cast_ref, pod_read_unaligned};
 
 use super::ymm::{Vnni512, Ymm};
 use crate::arch::simd::{
-    EightBlocks, EightInputs, Q4K, Q4O, Q5, Q6, Q8, chunk_at, code_bytes, has_offset, is_4bit,
+    Q4K, Q4O, Q5, Q6, Q8, RowRuns, TokenRuns, add_run, chunk_at, code_bytes, has_offset, inputs,
+    is_4bit, offset_shift,
 };
 
 /// Codes of the pair of blocks at byte `at` of a row, one a byte; Q8 plus 128.
@@ -44,104 +45,186 @@ unsafe fn pair<const TY: u8>(row: &[u8], at: usize) -> __m512i {
     }
 }
 
-/// Products of eight blocks: those of the even ones in lanes 0 to 3, of the odd ones in 8 to 11.
+/// 32 bytes each at `first` and at `second` of a row.
+///
+/// # Safety
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI, and the bytes are there.
+#[inline(always)]
+unsafe fn two_blocks(row: &[u8], first: usize, second: usize) -> __m512i {
+    // SAFETY: the caller's; the loads are of arrays, and need no alignment.
+    unsafe {
+        let first = _mm256_loadu_si256(chunk_at::<32>(row, first).as_ptr().cast());
+        let second = _mm256_loadu_si256(chunk_at::<32>(row, second).as_ptr().cast());
+        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), second)
+    }
+}
+
+/// Codes of the two pairs of blocks at byte `at` of a row, one a byte: of the even blocks, then of
+/// the odd ones. Q8 plus 128.
+///
+/// # Safety
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI, and the pairs are there.
+#[inline(always)]
+unsafe fn two_pairs<const TY: u8>(row: &[u8], at: usize) -> [__m512i; 2] {
+    let second = at + code_bytes::<TY>(2);
+    // SAFETY: the caller's; the loads are of arrays, and need no alignment.
+    unsafe {
+        if TY == Q8 {
+            let sign = _mm512_set1_epi8(-128);
+            let even = two_blocks(row, at, second);
+            let odd = two_blocks(row, at + 32, second + 32);
+            return [_mm512_xor_si512(even, sign), _mm512_xor_si512(odd, sign)];
+        }
+        let codes = match is_4bit(TY) {
+            true => _mm512_loadu_si512(chunk_at::<64>(row, at).as_ptr().cast()),
+            false => two_blocks(row, at, second),
+        };
+        let mask = _mm512_set1_epi8(15);
+        let even = _mm512_and_si512(codes, mask);
+        let odd = _mm512_and_si512(_mm512_srli_epi16::<4>(codes), mask);
+        match TY {
+            Q6 => {
+                let first = _mm_loadu_si128(chunk_at::<16>(row, at + 32).as_ptr().cast());
+                let second = _mm_loadu_si128(chunk_at::<16>(row, second + 32).as_ptr().cast());
+                let high = _mm512_castsi128_si512(first);
+                let high = _mm512_inserti32x4::<1>(high, second);
+                let high = _mm512_shuffle_i32x4::<0b01_01_00_00>(high, high);
+                // Bits 0-1 and 2-3 (even blocks), 4-5 and 6-7 (odd ones) to bits 4-5.
+                let turns = _mm512_setr_epi32(4, 4, 4, 4, 2, 2, 2, 2, 4, 4, 4, 4, 2, 2, 2, 2);
+                let for_even = _mm512_rolv_epi32(high, turns);
+                let turns =
+                    _mm512_setr_epi32(0, 0, 0, 0, 30, 30, 30, 30, 0, 0, 0, 0, 30, 30, 30, 30);
+                let for_odd = _mm512_rolv_epi32(high, turns);
+                let mask = _mm512_set1_epi8(0x30);
+                // (high & mask) | low
+                [
+                    _mm512_ternarylogic_epi32::<0xea>(for_even, mask, even),
+                    _mm512_ternarylogic_epi32::<0xea>(for_odd, mask, odd),
+                ]
+            }
+            Q5 => {
+                let first: [u32; 2] = pod_read_unaligned(chunk_at::<8>(row, at + 32));
+                let second: [u32; 2] = pod_read_unaligned(chunk_at::<8>(row, second + 32));
+                let fifth = _mm512_set1_epi8(16);
+                let bits = |i: usize| u64::from(first[i]) | u64::from(second[i]) << 32;
+                [
+                    _mm512_mask_add_epi8(even, bits(0), even, fifth),
+                    _mm512_mask_add_epi8(odd, bits(1), odd, fifth),
+                ]
+            }
+            _ => [even, odd],
+        }
+    }
+}
+
+/// Products of a run of eight interleaved blocks, as two halves to be added.
 ///
 /// # Safety
 /// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[inline(always)]
-unsafe fn eight<const TY: u8>(codes: &[u8], a: &[[u8; 32]; 8]) -> __m512i {
+unsafe fn run_dots<const TY: u8>(codes: &[u8], q: &[[u8; 32]; 8]) -> __m512i {
     assert_eq!(codes.len(), code_bytes::<TY>(8));
+    let q = must_cast_ref::<[[u8; 32]; 8], [[u8; 64]; 4]>(q);
     // SAFETY: the caller's; the length was asserted; the loads need no alignment.
     unsafe {
-        let a = must_cast_ref::<[[u8; 32]; 8], [[u8; 64]; 4]>(a);
-        let mut dots = [_mm512_setzero_si512(); 4];
-        for p in 0..4 {
-            let a = _mm512_loadu_si512(a[p].as_ptr().cast());
-            let w = pair::<TY>(codes, p * code_bytes::<TY>(2));
-            dots[p] = _mm512_dpbusd_epi32(dots[p], w, a);
+        let mut dots = _mm512_setzero_si512();
+        for two in 0..2 {
+            let [even, odd] = two_pairs::<TY>(codes, two * code_bytes::<TY>(4));
+            let a = _mm512_loadu_si512(q[2 * two].as_ptr().cast());
+            dots = _mm512_dpbusd_epi32(dots, even, a);
+            let a = _mm512_loadu_si512(q[2 * two + 1].as_ptr().cast());
+            dots = _mm512_dpbusd_epi32(dots, odd, a);
         }
-        // Sums of four lanes become lanes 0 to 3, within 128 bits.
-        let four = if TY == Q8 {
-            let two = [add_halves(dots[0], dots[1]), add_halves(dots[2], dots[3])];
-            _mm512_add_epi32(
-                _mm512_unpacklo_epi64(two[0], two[1]),
-                _mm512_unpackhi_epi64(two[0], two[1]),
-            )
-        } else {
-            // Four products of 6-bit codes, 4 * 63 * 127, fit i16; eight of 5-bit ones do.
-            let two = [
-                add_small_pairs(dots[0], dots[1]),
-                add_small_pairs(dots[2], dots[3]),
-            ];
-            if is_4bit(TY) || TY == Q5 {
-                add_small_pairs(two[0], two[1])
-            } else {
-                let two = [_mm512_castsi512_ps(two[0]), _mm512_castsi512_ps(two[1])];
-                _mm512_add_epi32(
-                    _mm512_castps_si512(_mm512_shuffle_ps::<0x88>(two[0], two[1])),
-                    _mm512_castps_si512(_mm512_shuffle_ps::<0xdd>(two[0], two[1])),
-                )
-            }
-        };
-        // Even blocks in the first 256 bits, odd ones in the others, each as two halves.
-        _mm512_add_epi32(four, _mm512_shuffle_i32x4::<0b10_11_00_01>(four, four))
+        dots
     }
 }
 
-/// See [`crate::arch::simd::Simd8::add_two`]; the first row in the low half of each vector.
+/// See [`crate::arch::simd::Simd8::runs`]: two runs at once, the first in the low half of each
+/// vector.
 ///
 /// # Safety
 /// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[inline(always)]
-pub(super) unsafe fn add_two<const TY: u8>(
-    sums: __m512,
-    rows: [&EightBlocks<'_>; 2],
-    x: &EightInputs<'_, Ymm<Vnni512>>,
-) -> __m512 {
+pub(super) unsafe fn runs<const TY: u8>(
+    s: Ymm<Vnni512>,
+    row: &RowRuns<'_>,
+    x: &TokenRuns<'_>,
+    mut ask: impl FnMut(usize),
+) -> __m256 {
     // SAFETY: the caller's.
     unsafe {
-        let first = eight::<TY>(rows[0].codes, x.q);
-        let second = eight::<TY>(rows[1].codes, x.q);
-        let order = _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 16, 24, 17, 25, 18, 26, 19, 27);
-        let dots = _mm512_permutex2var_epi32(first, order, second);
-        let dots = _mm512_add_epi32(dots, _mm512_broadcast_i32x8(x.corrections));
-        let dots = _mm512_cvtepi32_ps(dots);
-        let [d, m] = match TY {
-            Q4K => super_scales(rows[0].scales, rows[1].scales),
-            Q4O => [
-                halves(rows[0].scales, rows[1].scales),
-                halves(rows[0].minima, rows[1].minima),
-            ],
-            _ => [halves(rows[0].scales, rows[1].scales); 2],
+        let mut sum = _mm256_setzero_ps();
+        let (twos, last) = x.q.as_chunks::<2>();
+        let minima = match TY {
+            Q4O => &row.scales[row.minima_at..],
+            _ => row.scales,
         };
-        let mut p = _mm512_mul_ps(_mm512_mul_ps(d, _mm512_broadcast_f32x8(x.scales)), dots);
-        if has_offset(TY) {
-            p = _mm512_add_ps(p, _mm512_mul_ps(m, _mm512_broadcast_f32x8(x.offsets)));
+        let rows = row.codes.chunks_exact(2 * code_bytes::<TY>(8));
+        let rows = rows.zip(row.scales.as_chunks().0.iter().zip(minima.as_chunks().0));
+        let tokens = x
+            .scales
+            .as_chunks::<2>()
+            .0
+            .iter()
+            .zip(x.sums.as_chunks::<2>().0);
+        let tokens = twos.iter().zip(tokens);
+        for (two, ((codes, (d, m)), (q, (scales, sums)))) in rows.zip(tokens).enumerate() {
+            ask(2 * two);
+            let (first, second) = codes.split_at(code_bytes::<TY>(8));
+            let first_dots = run_dots::<TY>(first, &q[0]);
+            let second_dots = run_dots::<TY>(second, &q[1]);
+            let dots = _mm512_add_epi32(
+                _mm512_shuffle_i64x2::<0b01_00_01_00>(first_dots, second_dots),
+                _mm512_shuffle_i64x2::<0b11_10_11_10>(first_dots, second_dots),
+            );
+            let sums = _mm512_loadu_si512(sums.as_ptr().cast());
+            let dots = match offset_shift(TY, true) {
+                Some(3) => _mm512_sub_epi32(dots, _mm512_slli_epi32::<3>(sums)),
+                Some(4) => _mm512_sub_epi32(dots, _mm512_slli_epi32::<4>(sums)),
+                Some(5) => _mm512_sub_epi32(dots, _mm512_slli_epi32::<5>(sums)),
+                Some(_) => _mm512_sub_epi32(dots, _mm512_slli_epi32::<7>(sums)),
+                None => dots,
+            };
+            let [d, m] = match TY {
+                Q4K => super_scales(d),
+                _ => [halves(d), halves(m)],
+            };
+            let scales = _mm512_loadu_ps(scales.as_ptr().cast());
+            let mut p = _mm512_mul_ps(_mm512_mul_ps(d, scales), _mm512_cvtepi32_ps(dots));
+            if has_offset(TY) {
+                let offsets = _mm512_mul_ps(scales, _mm512_cvtepi32_ps(sums));
+                p = _mm512_add_ps(p, _mm512_mul_ps(m, offsets));
+            }
+            sum = _mm256_add_ps(sum, _mm512_castps512_ps256(p));
+            sum = _mm256_add_ps(sum, _mm512_extractf32x8_ps::<1>(p));
         }
-        _mm512_add_ps(sums, p)
+        if let [q] = last {
+            let run = 2 * twos.len();
+            ask(run);
+            let x = inputs::<_, TY>(s, q, &x.scales[run], &x.sums[run]);
+            sum = add_run::<_, TY>(s, sum, &row.eight::<TY>(run), &x);
+        }
+        sum
     }
 }
 
-/// Eight f16 of each row.
+/// 16 f16.
 ///
 /// # Safety
 /// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[inline(always)]
-unsafe fn halves(first: &[u8; 16], second: &[u8; 16]) -> __m512 {
-    // SAFETY: the caller's; the loads are of arrays.
-    unsafe {
-        let first = _mm256_castsi128_si256(_mm_loadu_si128(first.as_ptr().cast()));
-        let second = _mm_loadu_si128(second.as_ptr().cast());
-        _mm512_cvtph_ps(_mm256_inserti128_si256::<1>(first, second))
-    }
+unsafe fn halves(halves: &[u8; 32]) -> __m512 {
+    // SAFETY: the caller's; the load is of an array.
+    unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(halves.as_ptr().cast())) }
 }
 
-/// Scales and minima of a super-block of each row, see [`crate::SuperScales`].
+/// Scales and minima of two super-blocks, see [`crate::SuperScales`].
 ///
 /// # Safety
 /// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[inline(always)]
-unsafe fn super_scales(first: &[u8; 16], second: &[u8; 16]) -> [__m512; 2] {
+unsafe fn super_scales(two: &[u8; 32]) -> [__m512; 2] {
+    let [first, second] = must_cast_ref::<[u8; 32], [[u8; 16]; 2]>(two);
     // SAFETY: the caller's; the loads are of arrays.
     unsafe {
         let first = _mm_loadu_si128(first.as_ptr().cast());
@@ -177,26 +260,6 @@ unsafe fn super_scales(first: &[u8; 16], second: &[u8; 16]) -> [__m512; 2] {
             _mm512_mul_ps(m, _mm512_cvtepi32_ps(min)),
         ]
     }
-}
-
-/// Lanes 0 and 2, and 1 and 3, added, those of `a` and `b` in turn, within 128 bits.
-///
-/// # Safety
-/// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
-#[inline(always)]
-unsafe fn add_halves(a: __m512i, b: __m512i) -> __m512i {
-    // SAFETY: the caller's.
-    unsafe { _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)) }
-}
-
-/// Sums of neighbouring lanes, those of `a` first, within 128 bits; lanes fit i16.
-///
-/// # Safety
-/// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
-#[inline(always)]
-unsafe fn add_small_pairs(a: __m512i, b: __m512i) -> __m512i {
-    // SAFETY: the caller's.
-    unsafe { _mm512_madd_epi16(_mm512_packs_epi32(a, b), _mm512_set1_epi16(1)) }
 }
 
 /// See [`crate::arch::simd::Simd8::quad_sums`].

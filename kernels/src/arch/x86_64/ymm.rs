@@ -4,35 +4,7 @@ use core::arch::x86_64::*;
 
 use super::shuffle::{fifth_bits, pair, split4, super_scales, transpose8, zip4};
 use super::wide;
-use crate::arch::simd::{EightBlocks, EightInputs, Q5, Q6, Q8, Simd, Simd8, add_one, is_4bit};
-
-/// A flavor's methods for two rows at once, one after the other.
-macro_rules! two_by_one {
-    () => {
-        type Two = [__m256; 2];
-
-        #[inline(always)]
-        fn zero_two(s: Ymm<Self>) -> [__m256; 2] {
-            [s.splat(0.0); 2]
-        }
-
-        #[inline(always)]
-        fn add_two<const TY: u8>(
-            s: Ymm<Self>,
-            sums: [__m256; 2],
-            rows: [&EightBlocks<'_>; 2],
-            x: &EightInputs<'_, Ymm<Self>>,
-        ) -> [__m256; 2] {
-            let first = add_one::<_, TY>(s, sums[0], rows[0], x);
-            [first, add_one::<_, TY>(s, sums[1], rows[1], x)]
-        }
-
-        #[inline(always)]
-        fn split_two(_: Ymm<Self>, sums: [__m256; 2]) -> [__m256; 2] {
-            sums
-        }
-    };
-}
+use crate::arch::simd::{Q5, Q6, Q8, RowRuns, Simd, Simd8, TokenRuns, is_4bit, one_by_one};
 
 /// How bytes are multiplied and summed.
 pub(super) trait Flavor: Copy {
@@ -45,22 +17,16 @@ pub(super) trait Flavor: Copy {
     /// The CPU has the instruction.
     unsafe fn dpbusd(acc: __m256i, u: __m256i, s: __m256i) -> __m256i;
 
-    /// See [`Simd8::Two`].
-    type Two: Copy;
-
-    /// See [`Simd8::zero_two`].
-    fn zero_two(s: Ymm<Self>) -> Self::Two;
-
-    /// See [`Simd8::add_two`].
-    fn add_two<const TY: u8>(
+    /// See [`Simd8::runs`].
+    #[inline(always)]
+    fn runs<const TY: u8>(
         s: Ymm<Self>,
-        sums: Self::Two,
-        rows: [&EightBlocks<'_>; 2],
-        x: &EightInputs<'_, Ymm<Self>>,
-    ) -> Self::Two;
-
-    /// See [`Simd8::split_two`].
-    fn split_two(s: Ymm<Self>, sums: Self::Two) -> [__m256; 2];
+        row: &RowRuns<'_>,
+        x: &TokenRuns<'_>,
+        ask: impl FnMut(usize),
+    ) -> __m256 {
+        one_by_one::<_, TY>(s, row, x, ask)
+    }
 
     /// See [`Simd8::quad_sums`].
     ///
@@ -116,8 +82,6 @@ pub(super) struct Vnni512;
 impl Flavor for Maddubs {
     const VNNI: bool = false;
 
-    two_by_one! {}
-
     #[inline(always)]
     unsafe fn dpbusd(_: __m256i, _: __m256i, _: __m256i) -> __m256i {
         unreachable!("AVX2 has no dpbusd")
@@ -126,8 +90,6 @@ impl Flavor for Maddubs {
 
 impl Flavor for Vnni {
     const VNNI: bool = true;
-
-    two_by_one! {}
 
     #[inline(always)]
     unsafe fn dpbusd(acc: __m256i, u: __m256i, s: __m256i) -> __m256i {
@@ -151,34 +113,15 @@ impl Flavor for Vnni512 {
         unsafe { _mm256_mask_add_epi8(low, u32::from_le_bytes(bits), low, _mm256_set1_epi8(16)) }
     }
 
-    type Two = __m512;
-
     #[inline(always)]
-    fn zero_two(_: Ymm<Self>) -> __m512 {
+    fn runs<const TY: u8>(
+        s: Ymm<Self>,
+        row: &RowRuns<'_>,
+        x: &TokenRuns<'_>,
+        ask: impl FnMut(usize),
+    ) -> __m256 {
         // SAFETY: the value proves the instruction set.
-        unsafe { _mm512_setzero_ps() }
-    }
-
-    #[inline(always)]
-    fn add_two<const TY: u8>(
-        _: Ymm<Self>,
-        sums: __m512,
-        rows: [&EightBlocks<'_>; 2],
-        x: &EightInputs<'_, Ymm<Self>>,
-    ) -> __m512 {
-        // SAFETY: the value proves the instruction set.
-        unsafe { wide::add_two::<TY>(sums, rows, x) }
-    }
-
-    #[inline(always)]
-    fn split_two(_: Ymm<Self>, sums: __m512) -> [__m256; 2] {
-        // SAFETY: the value proves the instruction set.
-        unsafe {
-            [
-                _mm512_castps512_ps256(sums),
-                _mm512_extractf32x8_ps::<1>(sums),
-            ]
-        }
+        unsafe { wide::runs::<TY>(s, row, x, ask) }
     }
 
     #[inline(always)]
@@ -410,26 +353,14 @@ impl<X: Flavor> Simd8 for Ymm<X> {
         unsafe { blocks::<X, TY, N>(w, a) }
     }
 
-    type Two = X::Two;
-
     #[inline(always)]
-    fn zero_two(self) -> X::Two {
-        X::zero_two(self)
-    }
-
-    #[inline(always)]
-    fn add_two<const TY: u8>(
+    fn runs<const TY: u8>(
         self,
-        sums: X::Two,
-        rows: [&EightBlocks<'_>; 2],
-        x: &EightInputs<'_, Self>,
-    ) -> X::Two {
-        X::add_two::<TY>(self, sums, rows, x)
-    }
-
-    #[inline(always)]
-    fn split_two(self, sums: X::Two) -> [__m256; 2] {
-        X::split_two(self, sums)
+        row: &RowRuns<'_>,
+        x: &TokenRuns<'_>,
+        ask: impl FnMut(usize),
+    ) -> __m256 {
+        X::runs::<TY>(self, row, x, ask)
     }
 
     #[inline(always)]

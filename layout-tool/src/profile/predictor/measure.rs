@@ -1,6 +1,8 @@
 //! A predictor as stored, measured as the runtime computes it.
 
-use tessera_kernels::{Activations, BLOCK, Kernels, QUANTIZE_SCRATCH_BYTES, Rows, WeightType};
+use tessera_kernels::{
+    Activations, BLOCK, Kernels, QUANTIZE_SCRATCH_BYTES, Rows, WeightType, interleave,
+};
 use tessera_runtime::format::{PredictorLayout, Quality};
 
 use super::linalg::Matrix;
@@ -34,6 +36,7 @@ fn rounded(ty: WeightType, matrix: &Matrix) -> (Vec<u8>, Vec<u8>) {
         &mut scales,
         &mut scratch,
     );
+    interleave(ty, cols, &mut codes);
     (codes, scales)
 }
 

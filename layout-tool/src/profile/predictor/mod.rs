@@ -113,7 +113,7 @@ fn inputs(activity: &Activity, dim: usize, rows: &[usize]) -> Matrix {
 
 #[cfg(test)]
 mod tests {
-    use tessera_kernels::Kernels;
+    use tessera_kernels::{Activations, Kernels, interleave_activations};
     use tessera_runtime::format::{PredictorLayout, Quality};
 
     use super::*;
@@ -184,13 +184,19 @@ mod tests {
             let scales = &activity.scales[row * dim / BLOCK..][..dim / BLOCK];
             let sum = |codes: &[i8]| codes.iter().map(|&code| i32::from(code)).sum();
             let sums: Vec<i32> = codes.chunks_exact(BLOCK).map(sum).collect();
-            let x = tessera_kernels::Activations::new(1, dim, &[], codes, scales, &sums);
+            let mut interleaved = vec![0; dim];
+            interleave_activations(codes, &mut interleaved);
+            let x = Activations::new(1, dim, &[], codes, scales, &sums);
+            let x = x.with_interleaved(&interleaved);
             let (mut a, mut scores) = (vec![0.0; layout.rank], vec![0.0; neurons]);
             (kernels.matvec)(&view.first, &x, &mut a);
             let blocks = layout.rank / BLOCK;
             let (mut q, mut s, mut t) = (vec![0; layout.rank], vec![0.0; blocks], vec![0; blocks]);
             (kernels.quantize)(&a, &mut q, &mut s, &mut t);
-            let a = tessera_kernels::Activations::new(1, layout.rank, &[], &q, &s, &t);
+            let mut interleaved = vec![0; layout.rank];
+            interleave_activations(&q, &mut interleaved);
+            let a = Activations::new(1, layout.rank, &[], &q, &s, &t);
+            let a = a.with_interleaved(&interleaved);
             (kernels.matvec)(&view.second, &a, &mut scores);
             for neuron in activity.active(row) {
                 let mass = f64::from(*masses.next().unwrap());
