@@ -72,6 +72,7 @@ pub fn dense_demand(image: &Image<'_>, plan: &Plan, profile: &DeviceProfile, pos
         flash_range_bytes: (image.embedding().n_tiles() * sizes.embed_bytes) as f64,
         flash_waits: embedded,
         dram_bytes: resident_bytes + 2.0 * streamed_bytes + kv_rows * row_bytes as f64,
+        dram_scattered_bytes: 0.0,
         multiply_adds: products + weights(&image.lm_head()) + attended,
         reads_cpu_ns: streamed_reads * profile.flash.cpu_ns(read_bytes)
             + embedded * profile.flash.cpu_ns(sizes.embed_bytes as f64),

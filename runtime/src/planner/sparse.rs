@@ -213,6 +213,10 @@ impl SparseModel {
             flash_range_bytes: range_bytes.max(section.flash_range_bytes),
             flash_waits: section.flash_waits + reads.waits,
             dram_bytes: section.dram_bytes + rows * row_bytes + flash_bytes,
+            dram_scattered_bytes: match layout.choice {
+                NeuronChoice::Predicted => rows * row_bytes,
+                NeuronChoice::Gated => 0.0,
+            },
             multiply_adds: section.multiply_adds + rows * f64::from(layout.row_multiply_adds),
             reads_cpu_ns: section.reads_cpu_ns + flash_reads * profile.flash.cpu_ns(mean_bytes),
             ..*section

@@ -119,6 +119,22 @@ fn the_slowest_part_is_the_bound() {
 }
 
 #[test]
+fn rows_of_single_neurons_take_longer() {
+    let profile = profile();
+    let plain = Demand {
+        dram_bytes: 1.5e9,
+        ..Demand::default()
+    };
+    let scattered = Demand {
+        dram_scattered_bytes: 5e8,
+        ..plain
+    };
+    let ns = |demand| predict(&profile, &demand, 4).terms.dram_ns;
+    let longer = 5e8 * (1.0 / SCATTERED_SHARE - 1.0) / 1.5e9;
+    assert!((ns(scattered) / ns(plain) - 1.0 - longer).abs() < 1e-9);
+}
+
+#[test]
 fn scattered_reads_and_waits_come_from_the_table() {
     let profile = flash_with(50e3, 25e3);
     let demand = Demand {
