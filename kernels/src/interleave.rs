@@ -5,7 +5,7 @@ use crate::block::{BLOCK, WeightType};
 use crate::pack::{pack_codes, unpack_codes};
 
 /// Blocks that are interleaved with each other.
-pub const INTERLEAVED: usize = 8;
+pub(crate) const INTERLEAVED: usize = 8;
 /// Their columns.
 pub(crate) const RUN: usize = INTERLEAVED * BLOCK;
 

@@ -129,7 +129,7 @@ pub mod block;
 mod check;
 mod crc;
 pub mod dispatch;
-pub mod interleave;
+mod interleave;
 pub mod kv;
 pub mod math;
 pub mod pack;
@@ -147,7 +147,7 @@ pub use block::{BLOCK, GROUP, SUPER_BLOCK, WeightType};
 #[doc(hidden)]
 pub use dispatch::Arithmetic;
 pub use dispatch::{Kernels, QUANTIZE_SCRATCH_BYTES};
-pub use interleave::{INTERLEAVED, interleave, interleave_activations};
+pub use interleave::{interleave, interleave_activations};
 pub use pack::{pack_codes, unpack_codes};
 pub use quantize::{Loss, SuperScales, dequantize_row, quantize_row};
 pub use soon::Soon;

@@ -108,7 +108,7 @@ impl<'a> Rows<'a> {
 
     /// True if blocks are interleaved, as products want them.
     #[inline]
-    pub fn are_interleaved(&self) -> bool {
+    pub(crate) fn are_interleaved(&self) -> bool {
         self.interleaved
     }
 

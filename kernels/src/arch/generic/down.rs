@@ -20,8 +20,6 @@ pub(super) const QUAD: usize = 4;
 const PAIRS_AHEAD: usize = 16;
 /// How far ahead a row's scales are asked for.
 const SCALES_AHEAD_BYTES: usize = 128;
-/// Times eight blocks whose scales are taken from a row at once: a cache line.
-const EIGHTS: usize = 4;
 /// Quads of a group.
 pub(super) const QUADS: usize = GROUP / QUAD;
 
@@ -40,12 +38,6 @@ pub(crate) fn down_group<S: Simd8>(
         WeightType::F16 => floats::<S, true>(s, w, h, acc),
         ty => by_type!(ty, quantized::<S>(s, w, h, acc)),
     }
-}
-
-/// First of the blocks of eight `eight`: the last ones again, where there are no eight more.
-#[inline(always)]
-fn first_of_eight(eight: usize, blocks: usize) -> usize {
-    (eight * 8).min(blocks.saturating_sub(8))
 }
 
 /// A group's codes for eight blocks of outputs.
@@ -74,22 +66,20 @@ fn quantized<S: Simd8, const TY: u8>(s: S, w: &NeuronRows<'_>, h: &[f32], acc: &
         }
     }
     let mut next = Ahead::new(w.soon(), pairs);
-    let mut line = [Coefficients::NONE; EIGHTS];
     for (eight, acc) in acc.chunks_mut(8 * BLOCK).enumerate() {
-        if eight % EIGHTS == 0 {
-            let scales_ahead = if (eight + EIGHTS) * 8 >= blocks {
-                next_scales
-            } else {
-                eight * 16 + SCALES_AHEAD_BYTES
-            };
-            if blocks >= 8 {
-                fill_line::<S, TY, false>(s, w, h, eight, scales_ahead, &mut line);
-            } else {
-                fill_line::<S, TY, true>(s, w, h, eight, scales_ahead, &mut line);
-            }
-        }
-        let coefficients = &line[eight % EIGHTS];
-        let first = first_of_eight(eight, blocks);
+        // The last blocks again, where there are no eight more.
+        let first = (eight * 8).min(blocks.saturating_sub(8));
+        let last = (eight + 1) * 8 >= blocks;
+        let scales_ahead = if last {
+            next_scales
+        } else {
+            first * 2 + SCALES_AHEAD_BYTES
+        };
+        let coefficients = if blocks >= 8 {
+            Coefficients::new::<S, TY, false>(s, w, h, first, scales_ahead)
+        } else {
+            Coefficients::new::<S, TY, true>(s, w, h, first, scales_ahead)
+        };
         for (four, acc) in acc.chunks_mut(4 * BLOCK).enumerate() {
             let pair = eight * 4 + 2 * four;
             for pair in pair..pair + acc.len().div_ceil(2 * BLOCK) {
@@ -107,7 +97,7 @@ fn quantized<S: Simd8, const TY: u8>(s: S, w: &NeuronRows<'_>, h: &[f32], acc: &
                     }
                 }
             }
-            add_pairs::<S, TY>(s, &rows, coefficients, pair, 2 * pair - first, acc);
+            add_pairs::<S, TY>(s, &rows, &coefficients, pair, 2 * pair - first, acc);
         }
     }
 }
@@ -130,77 +120,51 @@ fn distance_to_next(rows: &[&[u8]]) -> usize {
     }
 }
 
-/// Coefficients for the blocks of eights `eight..eight + EIGHTS`, as far as there are any; for all
-/// blocks if there are `FEW`er than eight. Scales `scales_ahead` bytes from a row's start are asked
-/// for.
-#[inline(always)]
-fn fill_line<S: Simd8, const TY: u8, const FEW: bool>(
-    s: S,
-    w: &NeuronRows<'_>,
-    h: &[f32],
-    eight: usize,
-    scales_ahead: usize,
-    line: &mut [Coefficients; EIGHTS],
-) {
-    let blocks = w.cols() / BLOCK;
-    let count = (blocks.div_ceil(8) - eight).min(EIGHTS);
-    let magnitude = s.splat_w(0x7fff_ffff);
-    let mut g = [[s.splat(0.0); GROUP]; EIGHTS];
-    let (mut tops, mut offsets) = ([s.splat_w(0); EIGHTS], [s.splat(0.0); EIGHTS]);
-    for (n, (scales, &h)) in w.scales().iter().zip(h).enumerate() {
-        let h = s.splat(h);
-        s.prefetch(scales, scales_ahead);
-        if TY == Q4O {
-            s.prefetch(scales, blocks * 2 + scales_ahead);
-        }
-        for e in 0..count {
-            let first = first_of_eight(eight + e, blocks);
+impl Coefficients {
+    /// For eight blocks from `first` on, or all if there are `FEW`er. Scales `scales_ahead` bytes
+    /// from a row's start are asked for.
+    #[inline(always)]
+    fn new<S: Simd8, const TY: u8, const FEW: bool>(
+        s: S,
+        w: &NeuronRows<'_>,
+        h: &[f32],
+        first: usize,
+        scales_ahead: usize,
+    ) -> Self {
+        let blocks = w.cols() / BLOCK;
+        let magnitude = s.splat_w(0x7fff_ffff);
+        let mut g = [s.splat(0.0); GROUP];
+        let (mut top, mut offset) = (s.splat_w(0), s.splat(0.0));
+        for (n, (scales, &h)) in w.scales().iter().zip(h).enumerate() {
+            let h = s.splat(h);
+            s.prefetch(scales, scales_ahead);
+            if TY == Q4O {
+                s.prefetch(scales, blocks * 2 + scales_ahead);
+            }
             let [d, m] = scales_at::<S, TY, FEW>(s, scales, first, blocks);
-            let product = s.mul(h, d);
-            g[e][n] = product;
-            tops[e] = s.max_w(tops[e], s.and_w(magnitude, s.bits(product)));
+            g[n] = s.mul(h, d);
+            top = s.max_w(top, s.and_w(magnitude, s.bits(g[n])));
             if has_offset(TY) {
-                offsets[e] = s.add(offsets[e], s.mul(h, m));
+                offset = s.add(offset, s.mul(h, m));
             }
         }
-    }
-    let quads = w.codes().len().div_ceil(QUAD);
-    for e in 0..count {
-        line[e].fill::<S, TY>(s, &g[e], quads, tops[e], offsets[e]);
-    }
-}
-
-impl Coefficients {
-    const NONE: Self = Coefficients {
-        c: [[[0; QUAD]; 8]; QUADS],
-        scales: [0.0; 8],
-        offsets: [0.0; 8],
-        terms: [0.0; 8],
-    };
-
-    /// Of `quads` quads of products `g`, whose largest magnitude in each lane has the bits `top`.
-    #[inline(always)]
-    fn fill<S: Simd8, const TY: u8>(
-        &mut self,
-        s: S,
-        g: &[S::F; GROUP],
-        quads: usize,
-        top: S::W,
-        offset: S::F,
-    ) {
         let (scale, inverse, finite) = scale_of(s, top);
+        let mut all = [[[0; QUAD]; 8]; QUADS];
         let mut sums = s.splat_w(0);
-        for quad in 0..quads {
+        for quad in 0..w.codes().len().div_ceil(QUAD) {
             let mut c = [s.splat_w(0); QUAD];
             for i in 0..QUAD {
                 c[i] = code(s, g[quad * QUAD + i], inverse, finite);
                 sums = s.add_w(sums, c[i]);
             }
-            self.c[quad] = bytemuck::must_cast(s.to_bytes(s.quad(c)));
+            all[quad] = bytemuck::must_cast(s.to_bytes(s.quad(c)));
         }
-        self.scales = s.to_floats(scale);
-        self.offsets = s.to_floats(offset);
-        self.terms = s.to_floats(s.to_f(correction::<S, TY>(s, sums)));
+        Coefficients {
+            c: all,
+            scales: s.to_floats(scale),
+            offsets: s.to_floats(offset),
+            terms: s.to_floats(s.to_f(correction::<S, TY>(s, sums))),
+        }
     }
 }
 
