@@ -6,7 +6,8 @@ use crate::attention::{Queries, SEGMENT, Segment, scratch_len, state_len};
 use crate::block::{BLOCK, WeightType};
 use crate::dispatch::Kernels;
 use crate::kv::{HEAD_DIM_MAX, KV_ALIGN};
-use crate::view::{Activations, NeuronRows, Rows};
+use crate::neurons::NeuronRows;
+use crate::view::{Activations, Rows};
 
 pub(crate) fn quantize(x: &[f32], q: &[i8], scales: &[f32], sums: &[i32]) {
     assert!(x.len().is_multiple_of(BLOCK), "{} activations", x.len());
@@ -36,7 +37,8 @@ pub(crate) fn matmul(w: &Rows<'_>, x: &Activations<'_>, out: &[f32], scratch: &[
 
 pub(crate) fn dot_group(w: &NeuronRows<'_>, x: &Activations<'_>, out: &[f32]) {
     assert_eq!((x.tokens(), x.cols()), (1, w.cols()));
-    assert_eq!(out.len(), w.codes().len());
+    assert_eq!(out.len(), w.len());
+    assert!(w.zipped().is_none(), "zipped rows are not multiplied");
     activations(w.ty(), x);
     interleaved(w.ty(), x);
 }
@@ -49,7 +51,7 @@ fn interleaved(ty: WeightType, x: &Activations<'_>) {
 
 fn product(w: &Rows<'_>, x: &Activations<'_>, out: &[f32]) {
     assert_eq!(x.cols(), w.cols());
-    assert!(w.are_interleaved(), "rows in order are not multiplied");
+    assert!(w.are_interleaved(), "down rows are not multiplied");
     assert_eq!(out.len(), w.rows() * x.tokens());
     activations(w.ty(), x);
 }
@@ -72,7 +74,7 @@ fn activations(ty: WeightType, x: &Activations<'_>) {
 }
 
 pub(crate) fn down_group(w: &NeuronRows<'_>, h: &[f32], acc: &[f32], scratch: &[u8]) {
-    assert_eq!(h.len(), w.codes().len());
+    assert_eq!(h.len(), w.len());
     assert_eq!(acc.len(), w.cols());
     scratch_fits(w.cols(), 1, scratch);
 }
@@ -95,7 +97,7 @@ pub(crate) fn down_group_many(
         cols.end == w.cols() || cols.end.is_multiple_of(2 * BLOCK),
         "{cols:?}"
     );
-    assert_eq!(h.len(), w.codes().len() * tokens);
+    assert_eq!(h.len(), w.len() * tokens);
     assert_eq!(acc.len(), cols.len() * tokens);
     scratch_fits(cols.len(), tokens, scratch);
 }

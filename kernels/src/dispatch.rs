@@ -4,8 +4,9 @@ use core::ops::Range;
 
 use crate::attention::{Queries, Segment};
 use crate::block::{BLOCK, WeightType};
+use crate::neurons::NeuronRows;
 use crate::quantize::Loss;
-use crate::view::{Activations, NeuronRows, Rows};
+use crate::view::{Activations, Rows};
 
 /// The kernels of one instruction set. Chosen once, then passed down; every table gives the same
 /// bits. `scratch` is working memory: [`Kernels::scratch_bytes`] says how much, contents are

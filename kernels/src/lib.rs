@@ -36,7 +36,9 @@
 //! columns, place `32 s + 4 j + i` (`s`, `j` below 8, `i` below 4) has the code of column
 //! `32 j + 4 s + i`, and is stored as told above for that place. So step `s` brings four columns of
 //! each of the eight blocks. The last one to seven blocks are in order, and so are all columns of
-//! neurons' down rows ([`NeuronRows`] of `down_group`) and of the float types.
+//! neurons' down rows ([`NeuronRows`] of `down_group`) and of the float types. Down rows of a whole
+//! group may be *zipped* ([`zip_row`]): byte `b` of a pair of blocks of the rows `4 q` to `4 q + 3`
+//! side by side, for each `b`, for each `q`, for each pair.
 //!
 //! `Q4K` needs `cols` to be a multiple of [`SUPER_BLOCK`] = 256. `D * s` and `M * n`, an f16 times
 //! six bits, are exact in f32; below they are `d_b` and `m_b`.
@@ -132,6 +134,7 @@ pub mod dispatch;
 mod interleave;
 pub mod kv;
 pub mod math;
+mod neurons;
 pub mod pack;
 pub mod quantize;
 mod scalar;
@@ -141,6 +144,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 pub mod view;
+mod zip;
 
 pub use activation::Activation;
 pub use block::{BLOCK, GROUP, SUPER_BLOCK, WeightType};
@@ -148,7 +152,9 @@ pub use block::{BLOCK, GROUP, SUPER_BLOCK, WeightType};
 pub use dispatch::Arithmetic;
 pub use dispatch::{Kernels, QUANTIZE_SCRATCH_BYTES};
 pub use interleave::{interleave, interleave_activations};
+pub use neurons::NeuronRows;
 pub use pack::{pack_codes, unpack_codes};
 pub use quantize::{Loss, SuperScales, dequantize_row, quantize_row};
 pub use soon::Soon;
-pub use view::{Activations, NeuronRows, Rows};
+pub use view::{Activations, Rows};
+pub use zip::{unzip_row, zip_row};

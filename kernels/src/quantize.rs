@@ -107,7 +107,12 @@ pub(crate) fn dequantize_interleaved(
     }
 }
 
-fn dequantize_block(ty: WeightType, (d, m): (f32, f32), codes: &[u8; BLOCK], out: &mut [f32]) {
+pub(crate) fn dequantize_block(
+    ty: WeightType,
+    (d, m): (f32, f32),
+    codes: &[u8; BLOCK],
+    out: &mut [f32],
+) {
     for (out, &code) in out.iter_mut().zip(codes) {
         *out = match ty {
             WeightType::Q8 => d * f32::from(code as i8),

@@ -20,7 +20,7 @@ const QUANTIZED: [WeightType; 6] = [
 ];
 
 /// Shapes with odd numbers of blocks, of pairs and of eights of blocks.
-const COLS: [usize; 8] = [32, 64, 96, 128, 256, 288, 576, 1536];
+const COLS: [usize; 9] = [32, 64, 96, 128, 256, 288, 544, 576, 1536];
 
 /// `cols` columns, or as many more as `ty` needs.
 fn cols_of(ty: WeightType, cols: usize) -> usize {

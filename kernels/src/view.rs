@@ -1,8 +1,11 @@
 //! Borrowed views of weights and activations: shapes that were checked once, at the door.
 
+use core::slice::ChunksExact;
+
 use crate::block::{BLOCK, GROUP, WeightType};
-use crate::quantize::{dequantize_interleaved, dequantize_row};
+use crate::quantize::{block_scale, dequantize_block, dequantize_interleaved, dequantize_row};
 use crate::soon::Soon;
+use crate::zip::{unzip_row, zipped_block};
 
 /// Rows of one matrix: W (rows, cols).
 #[derive(Debug, Clone, Copy)]
@@ -16,8 +19,19 @@ pub struct Rows<'a> {
     run_shift: u32,
     /// From one such run to the next.
     stride_bytes: usize,
-    interleaved: bool,
+    order: Order,
     soon: Soon<'a>,
+}
+
+/// How the codes of quantised rows stand; those of floats are always in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// As products want them.
+    Interleaved,
+    /// Row by row, column by column.
+    Plain,
+    /// Groups as [`zip_row`](crate::zip_row) puts them.
+    Zipped,
 }
 
 impl<'a> Rows<'a> {
@@ -48,7 +62,7 @@ impl<'a> Rows<'a> {
             scales,
             run_shift: usize::BITS - 1,
             stride_bytes: 0,
-            interleaved: true,
+            order: Order::Interleaved,
             soon: Soon::default(),
         }
     }
@@ -92,16 +106,31 @@ impl<'a> Rows<'a> {
             scales,
             run_shift: run_rows.ilog2(),
             stride_bytes,
-            interleaved: true,
+            order: Order::Interleaved,
             soon: Soon::default(),
         }
     }
 
-    /// The same rows, whose columns are in order: neurons' down rows, which are not multiplied.
+    /// The same rows, whose columns are in order: down rows of single neurons, which are not
+    /// multiplied.
     #[inline]
     pub fn in_order(self) -> Self {
         Rows {
-            interleaved: false,
+            order: Order::Plain,
+            ..self
+        }
+    }
+
+    /// The same rows, zipped ([`zip_row`](crate::zip_row)): down rows of whole groups.
+    ///
+    /// # Panics
+    /// If rows do not follow each other in groups, or are floats.
+    #[inline]
+    pub fn zipped(self) -> Self {
+        let group = self.run_shift == GROUP.ilog2() || self.rows == GROUP;
+        assert!(group && self.ty.is_quantized(), "zipped: groups of codes");
+        Rows {
+            order: Order::Zipped,
             ..self
         }
     }
@@ -109,7 +138,32 @@ impl<'a> Rows<'a> {
     /// True if blocks are interleaved, as products want them.
     #[inline]
     pub(crate) fn are_interleaved(&self) -> bool {
-        self.interleaved
+        self.order == Order::Interleaved
+    }
+
+    /// True if rows are zipped: they have no codes of their own.
+    #[inline]
+    pub fn are_zipped(&self) -> bool {
+        self.order == Order::Zipped
+    }
+
+    /// Copies the codes of row `row` to `out`; those of a zipped row in order.
+    ///
+    /// # Panics
+    /// If there is no such row, or the length does not fit.
+    pub fn copy_codes(&self, row: usize, out: &mut [u8]) {
+        if self.are_zipped() {
+            unzip_row(self.ty, self.cols, row % GROUP, self.group(row), out);
+        } else {
+            out.copy_from_slice(self.codes(row));
+        }
+    }
+
+    /// Codes of the group of row `row`, zipped.
+    #[inline]
+    pub(crate) fn group(&self, row: usize) -> &'a [u8] {
+        let bytes = self.ty.code_bytes(self.cols);
+        &self.codes[self.place(row / GROUP * GROUP, bytes)..][..GROUP * bytes]
     }
 
     /// Writes the weights of row `row` to `out (cols,)`.
@@ -117,11 +171,16 @@ impl<'a> Rows<'a> {
     /// # Panics
     /// If there is no such row, or the length does not fit.
     pub fn dequantize(&self, row: usize, out: &mut [f32]) {
-        let (codes, scales) = (self.codes(row), self.scales(row));
-        if self.interleaved {
-            dequantize_interleaved(self.ty, self.cols, codes, scales, out);
-        } else {
-            dequantize_row(self.ty, self.cols, codes, scales, out);
+        let (ty, cols, scales) = (self.ty, self.cols, self.scales(row));
+        match self.order {
+            Order::Interleaved => dequantize_interleaved(ty, cols, self.codes(row), scales, out),
+            Order::Plain => dequantize_row(ty, cols, self.codes(row), scales, out),
+            Order::Zipped => {
+                for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+                    let codes = zipped_block(ty, cols, self.group(row), row % GROUP, block);
+                    dequantize_block(ty, block_scale(ty, cols, scales, block), &codes, out);
+                }
+            }
         }
     }
 
@@ -159,9 +218,10 @@ impl<'a> Rows<'a> {
         self.rows
     }
 
-    /// Codes of row `row`.
+    /// Codes of row `row`, which is not zipped.
     #[inline]
     pub fn codes(&self, row: usize) -> &'a [u8] {
+        debug_assert!(!self.are_zipped());
         let bytes = self.ty.code_bytes(self.cols);
         &self.codes[self.place(row, bytes)..][..bytes]
     }
@@ -178,6 +238,37 @@ impl<'a> Rows<'a> {
     fn place(&self, row: usize, bytes: usize) -> usize {
         let run = row >> self.run_shift;
         run * self.stride_bytes + (row - (run << self.run_shift)) * bytes
+    }
+
+    /// Runs of rows that follow each other: where each begins, and how many rows it has.
+    #[inline]
+    pub(crate) fn runs(&self) -> (impl Iterator<Item = usize>, usize) {
+        let run_rows = self.rows.min(1 << self.run_shift);
+        ((0..self.rows).step_by(run_rows.max(1)), run_rows)
+    }
+
+    /// Codes of the run of `run_rows` rows from row `first` on, row by row.
+    #[inline]
+    pub(crate) fn run_codes(&self, first: usize, run_rows: usize) -> ChunksExact<'a, u8> {
+        self.run(self.codes, self.ty.code_bytes(self.cols), first, run_rows)
+    }
+
+    /// The same of their scales.
+    #[inline]
+    pub(crate) fn run_scales(&self, first: usize, run_rows: usize) -> ChunksExact<'a, u8> {
+        self.run(self.scales, self.ty.scale_bytes(self.cols), first, run_rows)
+    }
+
+    #[inline]
+    fn run(
+        &self,
+        of: &'a [u8],
+        row_bytes: usize,
+        first: usize,
+        rows: usize,
+    ) -> ChunksExact<'a, u8> {
+        let run = &of[self.place(first, row_bytes)..][..rows * row_bytes];
+        run.chunks_exact(row_bytes.max(1))
     }
 
     /// Codes and scales of rows that follow each other.
@@ -286,112 +377,5 @@ impl<'a> Activations<'a> {
     #[inline]
     pub fn cols(&self) -> usize {
         self.cols
-    }
-}
-
-/// Down columns of up to [`GROUP`] neurons of one group, each stored as a row over the outputs.
-///
-/// Dead neurons may be left out; the order is the image's.
-#[derive(Debug, Clone, Copy)]
-pub struct NeuronRows<'a> {
-    ty: WeightType,
-    cols: usize,
-    len: usize,
-    codes: [&'a [u8]; GROUP],
-    scales: [&'a [u8]; GROUP],
-    soon: Soon<'a>,
-}
-
-impl<'a> NeuronRows<'a> {
-    /// No neurons yet, of `cols` outputs each.
-    #[inline]
-    pub fn new(ty: WeightType, cols: usize) -> Self {
-        assert!(
-            cols.is_multiple_of(ty.cols_multiple()),
-            "{cols} columns of {ty:?}"
-        );
-        NeuronRows {
-            ty,
-            cols,
-            len: 0,
-            codes: [&[]; GROUP],
-            scales: [&[]; GROUP],
-            soon: Soon::default(),
-        }
-    }
-
-    /// Asks memory for `soon`, which will be needed afterwards, while these are computed.
-    #[inline]
-    pub fn then(&mut self, soon: impl Into<Soon<'a>>) {
-        self.soon = soon.into();
-    }
-
-    /// What is asked for while these neurons are computed; nothing: what follows them.
-    #[inline]
-    pub fn soon(&self) -> Soon<'a> {
-        self.soon
-    }
-
-    /// Adds one neuron.
-    ///
-    /// # Panics
-    /// If the group is full or a length does not fit.
-    #[inline]
-    pub fn push(&mut self, codes: &'a [u8], scales: &'a [u8]) {
-        assert_eq!(codes.len(), self.ty.code_bytes(self.cols));
-        assert_eq!(scales.len(), self.ty.scale_bytes(self.cols));
-        assert!(self.len < GROUP, "a group has {GROUP} neurons");
-        self.codes[self.len] = codes;
-        self.scales[self.len] = scales;
-        self.len += 1;
-    }
-
-    /// Adds all of `rows`.
-    #[inline]
-    pub fn extend(&mut self, rows: &Rows<'a>) {
-        assert_eq!((rows.ty(), rows.cols()), (self.ty, self.cols));
-        let len = self.len + rows.rows();
-        assert!(len <= GROUP, "a group has {GROUP} neurons");
-        let run_rows = rows.rows.min(1 << rows.run_shift);
-        for first in (0..rows.rows).step_by(run_rows.max(1)) {
-            let slots = self.len + first..self.len + first + run_rows;
-            let of = |bytes: &'a [u8], row_bytes: usize| {
-                let run = &bytes[rows.place(first, row_bytes)..][..run_rows * row_bytes];
-                run.chunks_exact(row_bytes.max(1))
-            };
-            let codes = of(rows.codes, rows.ty.code_bytes(rows.cols));
-            for (slot, codes) in self.codes[slots.clone()].iter_mut().zip(codes) {
-                *slot = codes;
-            }
-            let scales = of(rows.scales, rows.ty.scale_bytes(rows.cols));
-            for (slot, scales) in self.scales[slots].iter_mut().zip(scales) {
-                *slot = scales;
-            }
-        }
-        self.len = len;
-    }
-
-    /// Type of the weights.
-    #[inline]
-    pub fn ty(&self) -> WeightType {
-        self.ty
-    }
-
-    /// Number of outputs.
-    #[inline]
-    pub fn cols(&self) -> usize {
-        self.cols
-    }
-
-    /// Codes of each neuron that was added.
-    #[inline]
-    pub fn codes(&self) -> &[&'a [u8]] {
-        &self.codes[..self.len]
-    }
-
-    /// Scales of each neuron that was added.
-    #[inline]
-    pub fn scales(&self) -> &[&'a [u8]] {
-        &self.scales[..self.len]
     }
 }

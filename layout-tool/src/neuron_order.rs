@@ -70,14 +70,15 @@ impl NeuronOrder {
 /// Checksums are left to the caller.
 pub fn gather(layout: &BundleLayout, from: &[u8], neurons: &[u32], to: &mut [u8]) {
     let (k, bytes) = (layout.neurons, layout.bytes());
+    let mut down = vec![0; layout.down.code_bytes(layout.dim)];
     let bundles = to.chunks_exact_mut(bytes).zip(neurons.chunks_exact(k));
     for (to, neurons) in bundles {
         for (index, &neuron) in neurons.iter().enumerate() {
             let (bundle, row) = (neuron as usize / k, neuron as usize % k);
             let parts = layout.view(&from[bundle * bytes..][..bytes]);
-            let rows = [parts.gate, parts.up, parts.down];
-            let rows = rows.map(|rows| (rows.codes(row), rows.scales(row)));
-            layout.put_neuron(to, index, rows);
+            parts.down.copy_codes(row, &mut down);
+            let [gate, up] = [parts.gate, parts.up].map(|rows| (rows.codes(row), rows.scales(row)));
+            layout.put_neuron(to, index, [gate, up, (&down, parts.down.scales(row))]);
         }
     }
 }

@@ -91,7 +91,8 @@ impl<'a> Clusters<'a> {
 }
 
 /// Takes the neurons of a group that are alive for any token: their down columns to `rows`, their
-/// hidden values (neurons, tokens) to the front of `hidden`. Returns how many they are.
+/// hidden values (neurons, tokens) to the front of `hidden`. Returns how many they are. Zipped
+/// columns are taken together.
 fn keep_alive<'a>(
     down: &Rows<'a>,
     tokens: usize,
@@ -99,7 +100,10 @@ fn keep_alive<'a>(
     rows: &mut NeuronRows<'a>,
 ) -> usize {
     let hidden = &mut hidden[..down.rows() * tokens];
-    if hidden.iter().all(|&h| h != 0.0) {
+    if hidden.iter().all(|&h| h == 0.0) {
+        return 0;
+    }
+    if down.are_zipped() || hidden.iter().all(|&h| h != 0.0) {
         rows.extend(down);
         return down.rows();
     }

@@ -111,7 +111,7 @@ fn other_files_are_named_for_what_they_are() {
     let mut newer = tiny_image(&Recipe::default());
     newer[8] = 9;
     let error = check(&newer, newer.len() as u64).unwrap_err();
-    assert_eq!(error, FormatError::Version { have: 9, want: 3 });
+    assert_eq!(error, FormatError::Version { have: 9, want: 4 });
 }
 
 /// The corpus of `runtime/fuzz`; `UPDATE=1` writes it anew.

@@ -69,7 +69,12 @@ impl Bundles {
         let scales_at = self.codes(0) + (0..which).map(|which| self.scales(which)).sum::<usize>();
         let (codes, scales) = (&group[self.codes_at(which)..], &group[scales_at..]);
         let (ty, cols) = (self.types[which], self.cols);
-        Rows::spread(ty, GROUP, cols, codes, scales, self.k, self.bytes())
+        let rows = Rows::spread(ty, GROUP, cols, codes, scales, self.k, self.bytes());
+        match (which, self.k) {
+            (2, GROUP) => rows.zipped(),
+            (2, _) => rows.in_order(),
+            _ => rows,
+        }
     }
 }
 

@@ -81,7 +81,7 @@ impl Case {
                 _ => {
                     for first in (0..rows).step_by(GROUP) {
                         let mut group = NeuronRows::new(ty, cols);
-                        group.extend(&w.slice(first, GROUP));
+                        group.extend(&w.slice(first, GROUP).zipped());
                         // As the engine does: the next group's codes are asked for meanwhile.
                         let next = codes.get((first + GROUP) * ty.code_bytes(cols)..);
                         let next = next.unwrap_or(&[]);

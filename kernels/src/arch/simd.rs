@@ -51,10 +51,26 @@ pub(crate) trait Simd: Copy {
     /// `F` in memory.
     type Floats: Pod;
 
+    /// Asks for the cache line that holds the byte `ahead` of the start of `bytes`, which may lie
+    /// past their end.
+    fn prefetch(self, bytes: &[u8], ahead: usize);
+
     fn bytes(self, bytes: &Self::Bytes) -> Self::V;
+    fn to_bytes(self, a: Self::V) -> Self::Bytes;
     /// The same four bytes in each lane.
     fn splat4(self, bytes: &[u8; 4]) -> Self::V;
     fn zero_v(self) -> Self::V;
+    /// Low and high halves of each byte.
+    fn split4(self, a: Self::V) -> [Self::V; 2];
+    /// Q8 codes as stored, with [`Simd::Q8_BIAS`] plus 128.
+    fn biased(self, a: Self::V) -> Self::V;
+    /// 16 in byte `n` of lane `l` where bit `l % 8` of `words[l / 8][n]` is set.
+    fn fifth_bits(self, words: &[[u8; 4]]) -> Self::V;
+    /// The same bits as bytes.
+    fn vector(self, a: Self::F) -> Self::V;
+    /// Scales of `LANES` blocks, whose own stand at `at` of a row's, and their minima where there
+    /// are any: `minima_at` after the scales, or in the same bytes.
+    fn scales_at<const TY: u8>(self, scales: &[u8], at: usize, minima_at: usize) -> [Self::F; 2];
 
     fn floats(self, floats: &Self::Floats) -> Self::F;
     fn floats_of(self, a: Self::V) -> Self::F;
@@ -136,14 +152,8 @@ pub(crate) fn tile_of_steps<S: Simd, const TY: u8, const T: usize>(
 
 /// Vectors of eight 32-bit lanes: a block's codes in one `V`, eight blocks' scales in one `F`.
 pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
-    /// Asks for the cache line that holds the byte `ahead` of the start of `bytes`, which may lie
-    /// past their end.
-    fn prefetch(self, bytes: &[u8], ahead: usize);
-    /// The same for what is needed later, into the second cache at least.
+    /// [`Simd::prefetch`] for what is needed later, into the second cache at least.
     fn prefetch_far(self, bytes: &[u8], ahead: usize);
-    fn to_bytes(self, a: Self::V) -> [u8; 32];
-    /// The same bits as bytes.
-    fn vector(self, a: Self::F) -> Self::V;
     fn words(self, words: &[i32; 8]) -> Self::W;
     /// Eight signed codes.
     fn small(self, codes: &[i8; 8]) -> Self::F;
@@ -154,8 +164,6 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
     fn super_scales(self, bytes: &[u8; 16]) -> [Self::F; 2];
     /// Codes of a pair of blocks, one a byte, as stored. Q8 with [`Simd::Q8_BIAS`]: plus 128.
     fn pair<const TY: u8>(self, bytes: &[u8]) -> [Self::V; 2];
-    /// Low and high halves of each byte.
-    fn split4(self, a: Self::V) -> [Self::V; 2];
 
     /// Lane `j` is the whole product of `w[j]` and `a[j]`; 0 from lane `N` (2, 4 or 8) on.
     fn blocks<const TY: u8, const N: usize>(self, w: [Self::V; 8], a: &[[u8; 32]; 8]) -> Self::W;
@@ -182,7 +190,7 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
         self,
         _rows: &[[&[u8]; 4]],
         _at: usize,
-        _c: &[[[u8; 4]; 8]; 8],
+        _c: &[[[u8; 4]; 16]; 8],
         _lanes: [usize; 2],
     ) -> Option<[[Self::Acc; 4]; 2]> {
         None
@@ -198,7 +206,7 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
         self,
         _rows: &[[&[u8]; 4]],
         _at: usize,
-        _c: &[[[u8; 4]; 8]; 8],
+        _c: &[[[u8; 4]; 16]; 8],
         _lane: usize,
     ) -> Option<[[Self::Acc; 4]; 4]> {
         None
@@ -212,7 +220,8 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
     fn panel(self, words: [Self::V; 2]) -> [Self::V; 2] {
         words
     }
-    /// Bytes of four rows side by side: lane `l` of `out[k]` has column `zip_column(8 * k + l)`.
+    /// Bytes of four rows side by side: lane `l` of `out[k]` has column
+    /// `l / 4 * 16 + 4 * k + l % 4`.
     fn zip4(self, rows: [Self::V; 4]) -> [Self::V; 4];
     /// From the order of `zip4` to the natural one.
     fn unzip4(self, a: [Self::F; 4]) -> [Self::F; 4];
@@ -380,10 +389,24 @@ fn eight_by_pairs<S: Simd8, const TY: u8>(s: S, codes: &[u8], a: &[[u8; 32]; 8])
     s.blocks::<TY, 8>(all, a)
 }
 
-/// The column of a block at place `at` of [`Simd8::zip4`]'s result.
-pub(crate) const fn zip_column(at: usize) -> usize {
-    let (k, lane) = (at / 8, at % 8);
-    lane / 4 * 16 + k * 4 + lane % 4
+/// [`Simd::scales_at`] of eight blocks.
+#[inline(always)]
+pub(crate) fn eight_scales<S: Simd8, const TY: u8>(
+    s: S,
+    scales: &[u8],
+    at: usize,
+    minima_at: usize,
+) -> [S::F; 2] {
+    let eight = &scales[at..].as_chunks().0[0];
+    if TY == Q4K {
+        return s.super_scales(eight);
+    }
+    let d = s.halves(eight);
+    if has_offset(TY) {
+        [d, s.halves(&scales[minima_at + at..].as_chunks().0[0])]
+    } else {
+        [d, d]
+    }
 }
 
 /// What an unsigned code in a panel is too large by, as a power of two; `None`: nothing.

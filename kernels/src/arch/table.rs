@@ -13,8 +13,9 @@ macro_rules! table {
         use crate::attention::{Queries, Segment};
         use crate::block::WeightType;
         use crate::dispatch::{Arithmetic, Kernels};
+        use crate::neurons::NeuronRows;
         use crate::quantize::Loss;
-        use crate::view::{Activations, NeuronRows, Rows};
+        use crate::view::{Activations, Rows};
 
         pub(super) const TABLE: Kernels = Kernels {
             name: $name,
@@ -56,7 +57,7 @@ macro_rules! table {
             fn dot_group(w: &NeuronRows<'_>, x: &Activations<'_>, out: &mut [f32])
                 = generic::dot_group::dot_group::<narrow>;
             fn down_group(w: &NeuronRows<'_>, h: &[f32], acc: &mut [f32], scratch: &mut [u8])
-                = generic::down::down_group::<narrow>;
+                = generic::down::down_group::<narrow, wide>;
             fn down_group_many(
                 w: &NeuronRows<'_>,
                 cols: Range<usize>,

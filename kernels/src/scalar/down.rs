@@ -6,9 +6,8 @@ use super::scale_of;
 use crate::block::{BLOCK, GROUP, WeightType};
 use crate::check;
 use crate::math::{f16_to_f32, round_to_i32};
-use crate::pack::unpack_block;
+use crate::neurons::NeuronRows;
 use crate::quantize::{block_scale, zero_code};
-use crate::view::NeuronRows;
 
 pub(super) fn down_group(w: &NeuronRows<'_>, h: &[f32], acc: &mut [f32], scratch: &mut [u8]) {
     check::down_group(w, h, acc, scratch);
@@ -102,9 +101,9 @@ impl Group {
         }
         let (s, inverse) = scale_of(f32::from_bits(top));
         let mut dots = [0; BLOCK];
-        for (n, codes) in w.codes().iter().enumerate() {
+        for n in 0..w.scales().len() {
             let c = round_to_i32(g[n] * inverse);
-            for (dot, q) in dots.iter_mut().zip(unpack_block(w.ty(), codes, block)) {
+            for (dot, q) in dots.iter_mut().zip(w.codes_of_block(n, block)) {
                 let q = if w.ty() == WeightType::Q8 {
                     i32::from(q as i8)
                 } else {

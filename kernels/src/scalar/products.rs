@@ -5,9 +5,10 @@ use crate::block::{BLOCK, WeightType};
 use crate::check;
 use crate::interleave::INTERLEAVED;
 use crate::math::f16_to_f32;
+use crate::neurons::NeuronRows;
 use crate::pack::unpack_block;
 use crate::quantize::{block_scale, zero_code};
-use crate::view::{Activations, NeuronRows, Rows};
+use crate::view::{Activations, Rows};
 
 pub(super) fn matvec(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32]) {
     check::matvec(w, x, out);

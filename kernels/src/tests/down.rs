@@ -12,6 +12,22 @@ fn group<'a>(w: &'a Matrix, neurons: impl IntoIterator<Item = usize>) -> NeuronR
     rows
 }
 
+/// The codes of a whole group, zipped.
+fn zipped_codes(w: &Matrix) -> Vec<u8> {
+    let (view, mut zipped) = (w.view(), vec![0; w.codes.len()]);
+    for n in 0..w.rows {
+        crate::zip_row(w.ty, w.cols, n, view.codes(n), &mut zipped);
+    }
+    zipped
+}
+
+/// A whole group, zipped.
+fn whole_group<'a>(w: &'a Matrix, zipped: &'a [u8]) -> NeuronRows<'a> {
+    let mut rows = NeuronRows::new(w.ty, w.cols);
+    rows.extend(&Rows::new(w.ty, w.rows, w.cols, zipped, &w.scales).zipped());
+    rows
+}
+
 /// About half of the values are zero.
 fn sparse(random: &mut Random, len: usize) -> Vec<f32> {
     (0..len)
@@ -97,6 +113,82 @@ fn down_group_many_is_down_group_for_each_token() {
     }
 }
 
+/// Values with some quads all zero; the last of `tokens` is all zero.
+fn with_dead_quads(random: &mut Random, tokens: usize) -> Vec<f32> {
+    let mut h = sparse(random, 32 * tokens);
+    for neurons in h.chunks_mut(4 * tokens) {
+        if random.below(3) == 0 {
+            neurons.fill(0.0);
+        }
+    }
+    h.iter_mut()
+        .skip(tokens - 1)
+        .step_by(tokens)
+        .for_each(|h| *h = 0.0);
+    h
+}
+
+#[test]
+fn zipped_groups_give_the_same_sums() {
+    let mut random = Random::new(25);
+    for ty in QUANTIZED {
+        for cols in COLS {
+            let cols = cols_of(ty, cols);
+            let w = Matrix::random(&mut random, ty, 32, cols);
+            let codes = zipped_codes(&w);
+            let (rows, zipped) = (group(&w, 0..32), whole_group(&w, &codes));
+            let acc = random.floats(cols);
+            let mut h = with_dead_quads(&mut random, 2);
+            h.truncate(32);
+            for value in [1.0, 1e38, f32::INFINITY, f32::NAN] {
+                h[9] *= value;
+                let want = down(&Kernels::SCALAR, &rows, &h, &acc);
+                for kernels in Kernels::available() {
+                    let what = format!("{} {ty:?} {cols} {value}", kernels.name);
+                    assert_same(&down(&kernels, &zipped, &h, &acc), &want, &what);
+                }
+            }
+            for tokens in [1, 2, 7, 16, 33] {
+                let h = with_dead_quads(&mut random, tokens);
+                for range in [0..cols, cols / 128 * 64..cols] {
+                    let acc = random.floats(range.len() * tokens);
+                    let sums = |kernels: &Kernels, rows: &NeuronRows<'_>| {
+                        let (mut acc, range) = (acc.clone(), range.clone());
+                        let mut scratch = scratch(range.len(), tokens);
+                        (kernels.down_group_many)(rows, range, tokens, &h, &mut acc, &mut scratch);
+                        acc
+                    };
+                    let want = sums(&Kernels::SCALAR, &rows);
+                    for kernels in Kernels::available() {
+                        let what = format!("{} {ty:?} {range:?} {tokens}", kernels.name);
+                        assert_same(&sums(&kernels, &zipped), &want, &what);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn zipped_rows_give_their_weights() {
+    let mut random = Random::new(26);
+    for ty in QUANTIZED {
+        let cols = cols_of(ty, 96);
+        let w = Matrix::random(&mut random, ty, 32, cols);
+        let codes = zipped_codes(&w);
+        let zipped = Rows::new(ty, 32, cols, &codes, &w.scales).zipped();
+        let (mut want, mut got) = (vec![0.0; cols], vec![0.0; cols]);
+        let mut copy = vec![0; ty.code_bytes(cols)];
+        for n in 0..32 {
+            w.view().in_order().dequantize(n, &mut want);
+            zipped.dequantize(n, &mut got);
+            assert_same(&got, &want, ty.name());
+            zipped.copy_codes(n, &mut copy);
+            assert_eq!(copy, w.view().codes(n), "{ty:?} {n}");
+        }
+    }
+}
+
 #[test]
 fn extreme_codes_do_not_saturate() {
     for ty in QUANTIZED {
@@ -104,11 +196,14 @@ fn extreme_codes_do_not_saturate() {
         for low in [false, true] {
             for h in [[1.0; 32], [-1.0; 32]] {
                 let w = Matrix::extreme(ty, 32, cols, low);
-                let rows = group(&w, 0..32);
+                let codes = zipped_codes(&w);
+                let (rows, zipped) = (group(&w, 0..32), whole_group(&w, &codes));
                 let want = down(&Kernels::SCALAR, &rows, &h, &vec![0.0; cols]);
                 for kernels in tables() {
                     let what = format!("{} {ty:?} {low}", kernels.name);
                     let got = down(&kernels, &rows, &h, &vec![0.0; cols]);
+                    assert_same(&got, &want, &what);
+                    let got = down(&kernels, &zipped, &h, &vec![0.0; cols]);
                     assert_same(&got, &want, &what);
                     let many: Vec<f32> = h.iter().flat_map(|&h| [h; 20]).collect();
                     let mut got = vec![0.0; cols * 20];

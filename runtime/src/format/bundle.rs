@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use tessera_kernels::{Rows, Soon, WeightType};
+use tessera_kernels::{GROUP, Rows, Soon, WeightType, zip_row};
 
 use super::PAGE_BYTES;
 use super::checksum_of_offset;
@@ -18,7 +18,8 @@ const LINE_BYTES: usize = 64;
 /// First part, whole pages: gate codes (k rows), gate scales, up scales, down scales (k rows each),
 /// zeros, CRC-32C of the second part, CRC-32C of the bundle's offset in the image (u64) and all
 /// that precedes in the first part. Second part, whole pages: up codes, down codes (k rows each),
-/// zeros. All three are rows over `dim`: a down column is stored as a row.
+/// zeros. All three are rows over `dim`: a down column is stored as a row. Where k is a whole
+/// group, the down codes are zipped ([`zip_row`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BundleLayout {
     /// Width of the residual stream.
@@ -106,10 +107,15 @@ impl BundleReader {
             let (k, stride) = (layout.neurons, self.bytes);
             Rows::spread(ty, neurons, layout.dim, codes, scales, k, stride)
         };
+        let down = rows(layout.down, p.down_codes, p.down_scales);
         BundleParts {
             gate: rows(layout.gate, 0, p.gate_scales),
             up: rows(layout.up, p.up_codes, p.up_scales),
-            down: rows(layout.down, p.down_codes, p.down_scales).in_order(),
+            down: if layout.down_is_zipped() {
+                down.zipped()
+            } else {
+                down.in_order()
+            },
         }
     }
 
@@ -137,9 +143,10 @@ impl BundleReader {
         self.row(bundle, self.layout.up, at, index)
     }
 
-    /// The same of its down column.
+    /// The same of its down column, which is not zipped.
     #[inline]
     pub fn down_row<'a>(&self, bundle: &'a [u8], index: usize) -> (&'a [u8], &'a [u8]) {
+        debug_assert!(!self.layout.down_is_zipped());
         let at = [self.places.down_codes, self.places.down_scales];
         self.row(bundle, self.layout.down, at, index)
     }
@@ -229,6 +236,12 @@ impl BundleLayout {
         self.packed_reader().bytes
     }
 
+    /// True if the codes of the down columns are zipped: bundles of a whole group, whose columns
+    /// are only used together.
+    pub const fn down_is_zipped(&self) -> bool {
+        self.neurons == GROUP && self.down.is_quantized()
+    }
+
     /// Bytes of a bundle that are weights.
     pub const fn weight_bytes(&self) -> usize {
         let dim = self.dim;
@@ -293,7 +306,8 @@ impl BundleLayout {
         }
     }
 
-    /// Puts codes and scales of neuron `index`'s row of gate (`which` 0), up (1) or down (2).
+    /// Puts codes and scales of neuron `index`'s row of gate (`which` 0), up (1) or down (2), the
+    /// last in order; they are zipped here.
     pub fn put_row(
         &self,
         bundle: &mut [u8],
@@ -307,7 +321,12 @@ impl BundleLayout {
         let codes_at = [0, p.up_codes, p.down_codes][which];
         let scales_at = [p.gate_scales, p.up_scales, p.down_scales][which];
         let (code, scale) = (ty.code_bytes(self.dim), ty.scale_bytes(self.dim));
-        bundle[codes_at + index * code..][..code].copy_from_slice(codes);
+        let all_codes = &mut bundle[codes_at..][..self.neurons * code];
+        if which == 2 && self.down_is_zipped() {
+            zip_row(ty, self.dim, index, codes, all_codes);
+        } else {
+            all_codes[index * code..][..code].copy_from_slice(codes);
+        }
         bundle[scales_at + index * scale..][..scale].copy_from_slice(scales);
     }
 
@@ -358,6 +377,35 @@ mod tests {
             down: ty,
         };
         assert_eq!((layout.first_bytes(), layout.bytes()), (4096, 8192));
+    }
+
+    #[test]
+    fn down_columns_of_a_whole_group_are_zipped_and_read_back() {
+        let (gate, up, down) = (WeightType::F16, WeightType::Q4, WeightType::Q8);
+        let layout = |neurons| BundleLayout {
+            dim: 96,
+            neurons,
+            gate,
+            up,
+            down,
+        };
+        for layout in [layout(16), layout(GROUP)] {
+            let mut bundle = vec![0u8; layout.bytes()];
+            let codes = |index: usize| [index as u8 * 3 + 1; 96];
+            for index in 0..layout.neurons {
+                layout.put_row(&mut bundle, index, 2, (&codes(index), &[7; 6]));
+            }
+            let view = layout.view(&bundle);
+            let (at, mut got) = (layout.parts().down_codes.start, [0; 96]);
+            assert_eq!(view.down.are_zipped(), layout.neurons == GROUP);
+            // Neurons side by side, or one after the other.
+            let second = if view.down.are_zipped() { 4 } else { 1 };
+            assert_eq!(bundle[at..at + 2], [1, second]);
+            for index in 0..layout.neurons {
+                view.down.copy_codes(index, &mut got);
+                assert_eq!(got, codes(index));
+            }
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::shape::{Shape, ShapeError};
 /// Size of the superblock.
 pub const SUPERBLOCK_BYTES: usize = 16384;
 /// Version of the format that this build reads and writes.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 const MAGIC: &[u8; 8] = b"TESSERA\n";
 /// No token, where a token may be absent.

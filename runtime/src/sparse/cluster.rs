@@ -293,23 +293,35 @@ impl<'a> Stages<'a> {
         let len = alive.len() * tokens;
         (self.kernels.gated)(self.activation, &mut gate[..len], &up[..len]);
         let mut rows = NeuronRows::new(layout.down, layout.dim);
-        let mut count = 0;
-        for (index, &(bundle, neuron)) in alive.iter().enumerate() {
-            let from = index * tokens..(index + 1) * tokens;
-            if gate[from.clone()].iter().any(|&h| h != 0.0) {
-                let down = reader.view(&held[bundle as usize].1).down;
-                rows.push(down.codes(neuron as usize), down.scales(neuron as usize));
-                gate.copy_within(from, count * tokens);
-                count += 1;
+        let hidden = if layout.down_is_zipped() {
+            rows.extend(&reader.view(&held[0].1).down);
+            let hidden = &mut up[..GROUP * tokens];
+            hidden.fill(0.0);
+            for (gate, (_, neuron)) in gate.chunks_exact(tokens).zip(&alive) {
+                hidden[*neuron as usize * tokens..][..tokens].copy_from_slice(gate);
             }
-        }
-        let hidden = &gate[..count * tokens];
-        if tokens == 1 {
-            (self.kernels.down_group)(&rows, hidden, cluster.partial, lane.bytes);
+            &*hidden
         } else {
-            let cols = 0..layout.dim;
-            let (many, scratch) = (self.kernels.down_group_many, &mut *lane.bytes);
-            many(&rows, cols, tokens, hidden, cluster.partial, scratch);
-        }
+            let mut count = 0;
+            for (index, &(bundle, neuron)) in alive.iter().enumerate() {
+                let from = index * tokens..(index + 1) * tokens;
+                if gate[from.clone()].iter().any(|&h| h != 0.0) {
+                    let down = reader.view(&held[bundle as usize].1).down;
+                    rows.push(down.codes(neuron as usize), down.scales(neuron as usize));
+                    gate.copy_within(from, count * tokens);
+                    count += 1;
+                }
+            }
+            &gate[..count * tokens]
+        };
+        let (many, scratch) = (self.kernels.down_group_many, &mut *lane.bytes);
+        many(
+            &rows,
+            0..layout.dim,
+            tokens,
+            hidden,
+            cluster.partial,
+            scratch,
+        );
     }
 }

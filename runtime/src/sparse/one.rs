@@ -6,7 +6,7 @@ use core::ops::Range;
 use tessera_kernels::{GROUP, NeuronRows, WeightType};
 
 use super::cluster::{Cluster, Held, Stages};
-use crate::format::BundleReader;
+use crate::format::{BundleLayout, BundleReader};
 use crate::work::Lane;
 
 /// Some neurons of a cluster, and the bundles that they are in.
@@ -34,6 +34,16 @@ impl Picked<'_> {
             let (codes, scales) = row(reader, &self.held[held as usize], index);
             rows.push(codes, scales);
         }
+        rows
+    }
+
+    /// Their down columns; of a group that is zipped all.
+    fn down_rows(&self, reader: &BundleReader, layout: &BundleLayout) -> NeuronRows<'_> {
+        if !layout.down_is_zipped() {
+            return self.rows(reader, layout.down, layout.dim, BundleReader::down_row);
+        }
+        let mut rows = NeuronRows::new(layout.down, layout.dim);
+        rows.extend(&reader.view(&self.held[0]).down);
         rows
     }
 }
@@ -124,15 +134,18 @@ impl<'a> Stages<'a> {
             let Some(picked) = self.pick(cluster, &mut range, wanted) else {
                 continue;
             };
-            let rows = picked.rows(
-                &self.reader,
-                layout.down,
-                layout.dim,
-                BundleReader::down_row,
-            );
-            let hidden = &mut gates[..picked.neurons.len()];
-            for (hidden, &(_, neuron)) in hidden.iter_mut().zip(&picked.neurons) {
-                *hidden = cluster.gates[neuron as usize];
+            let rows = picked.down_rows(&self.reader, &layout);
+            let hidden = &mut gates[..rows.len()];
+            hidden.fill(0.0);
+            for (at, &(_, neuron)) in picked.neurons.iter().enumerate() {
+                let neuron = neuron as usize;
+                // A zipped group is whole.
+                let at = if layout.down_is_zipped() {
+                    neuron % GROUP
+                } else {
+                    at
+                };
+                hidden[at] = cluster.gates[neuron];
             }
             (self.kernels.down_group)(&rows, hidden, cluster.partial, lane.bytes);
         }

@@ -7,7 +7,7 @@ use bytemuck::must_cast_ref;
 
 use super::mmla;
 use super::shuffle::{transpose8, zip4};
-use crate::arch::simd::{Q5, Q6, Q8, Simd, Simd8, is_4bit, tile_of_steps};
+use crate::arch::simd::{Q5, Q6, Q8, Simd, Simd8, eight_scales, is_4bit, tile_of_steps};
 
 /// How bytes are multiplied and summed.
 pub(super) trait Flavor: Copy {
@@ -107,6 +107,23 @@ impl<X: Flavor> Simd for Neon<X> {
         fn splat4(self, bytes: &[u8; 4]) -> V
             = [vreinterpretq_u8_u32(vdupq_n_u32(u32::from_ne_bytes(*bytes))); 2];
         fn zero_v(self) -> V = [vdupq_n_u8(0); 2];
+        fn split4(self, a: V) -> [V; 2] = [
+            [vandq_u8(a[0], vdupq_n_u8(15)), vandq_u8(a[1], vdupq_n_u8(15))],
+            [vshrq_n_u8::<4>(a[0]), vshrq_n_u8::<4>(a[1])],
+        ];
+        fn fifth_bits(self, words: &[[u8; 4]]) -> V = {
+            let bits = vreinterpretq_u8_u32(vdupq_n_u32(u32::from_ne_bytes(words[0])));
+            let low = vreinterpretq_u8_u64(vcombine_u64(
+                vcreate_u64(0x0202_0202_0101_0101),
+                vcreate_u64(0x0808_0808_0404_0404),
+            ));
+            let fifth = vdupq_n_u8(16);
+            [
+                vandq_u8(vtstq_u8(bits, low), fifth),
+                vandq_u8(vtstq_u8(bits, vshlq_n_u8::<4>(low)), fifth),
+            ]
+        };
+        fn vector(self, a: F) -> V = [vreinterpretq_u8_f32(a[0]), vreinterpretq_u8_f32(a[1])];
         fn floats(self, floats: &[f32; 8]) -> F
             = [vld1q_f32(floats.as_ptr()), vld1q_f32(floats[4..].as_ptr())];
         fn floats_of(self, a: V) -> F = [vreinterpretq_f32_u8(a[0]), vreinterpretq_f32_u8(a[1])];
@@ -140,6 +157,37 @@ impl<X: Flavor> Simd for Neon<X> {
         fn dot2<const TY: u8>(self, acc: [int32x4_t; 4], w: [V; 2], a: [V; 2]) -> [int32x4_t; 4]
             = dot2::<X, TY>(acc, w, a);
         fn done<const TY: u8>(self, acc: [int32x4_t; 4]) -> W = done::<X, TY>(acc);
+    }
+
+    #[inline(always)]
+    fn biased(self, a: V) -> V {
+        a
+    }
+
+    #[inline(always)]
+    fn prefetch(self, bytes: &[u8], ahead: usize) {
+        let at = bytes.as_ptr().wrapping_add(ahead);
+        // SAFETY: a hint; any address will do.
+        unsafe {
+            asm!("prfm pldl1keep, [{at}]", at = in(reg) at,
+                options(readonly, nostack, preserves_flags));
+        }
+    }
+
+    #[inline(always)]
+    fn to_bytes(self, a: V) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        // SAFETY: the array is 32 bytes, and stores need no alignment.
+        unsafe {
+            vst1q_u8(bytes.as_mut_ptr(), a[0]);
+            vst1q_u8(bytes[16..].as_mut_ptr(), a[1]);
+        }
+        bytes
+    }
+
+    #[inline(always)]
+    fn scales_at<const TY: u8>(self, scales: &[u8], at: usize, minima_at: usize) -> [F; 2] {
+        eight_scales::<_, TY>(self, scales, at, minima_at)
     }
 
     #[inline(always)]
@@ -291,7 +339,6 @@ impl<X: Flavor> Simd8 for Neon<X> {
     ops! {
         fn words(self, words: &[i32; 8]) -> W
             = [vld1q_s32(words.as_ptr()), vld1q_s32(words[4..].as_ptr())];
-        fn vector(self, a: F) -> V = [vreinterpretq_u8_f32(a[0]), vreinterpretq_u8_f32(a[1])];
         fn super_scales(self, bytes: &[u8; 16]) -> [F; 2] = super_scales(bytes);
         fn small(self, codes: &[i8; 8]) -> F = {
             let words = vmovl_s8(vld1_s8(codes.as_ptr()));
@@ -301,10 +348,6 @@ impl<X: Flavor> Simd8 for Neon<X> {
             ]
         };
         fn halves(self, halves: &[u8; 16]) -> F = halves_to_f(vld1q_u8(halves.as_ptr()));
-        fn split4(self, a: V) -> [V; 2] = [
-            [vandq_u8(a[0], vdupq_n_u8(15)), vandq_u8(a[1], vdupq_n_u8(15))],
-            [vshrq_n_u8::<4>(a[0]), vshrq_n_u8::<4>(a[1])],
-        ];
         fn transpose8(self, a: [V; 8]) -> [V; 8] = transpose8(a);
         fn zip4(self, rows: [V; 4]) -> [V; 4] = zip4(rows);
         fn tree(self, a: F) -> f32 = {
@@ -359,27 +402,6 @@ impl<X: Flavor> Simd8 for Neon<X> {
     #[inline(always)]
     fn prefetch_far(self, bytes: &[u8], ahead: usize) {
         self.prefetch(bytes, ahead);
-    }
-
-    #[inline(always)]
-    fn prefetch(self, bytes: &[u8], ahead: usize) {
-        let at = bytes.as_ptr().wrapping_add(ahead);
-        // SAFETY: a hint; any address will do.
-        unsafe {
-            asm!("prfm pldl1keep, [{at}]", at = in(reg) at,
-                options(readonly, nostack, preserves_flags));
-        }
-    }
-
-    #[inline(always)]
-    fn to_bytes(self, a: V) -> [u8; 32] {
-        let mut bytes = [0; 32];
-        // SAFETY: the array is 32 bytes, and stores need no alignment.
-        unsafe {
-            vst1q_u8(bytes.as_mut_ptr(), a[0]);
-            vst1q_u8(bytes[16..].as_mut_ptr(), a[1]);
-        }
-        bytes
     }
 
     #[inline(always)]

@@ -6,7 +6,8 @@ use super::matvec::{PREFETCH_BYTES, Token, ask_for_runs, float_product, row};
 use crate::arch::simd::Simd8;
 use crate::block::WeightType;
 use crate::check;
-use crate::view::{Activations, NeuronRows};
+use crate::neurons::NeuronRows;
+use crate::view::Activations;
 
 /// See [`crate::Kernels::dot_group`].
 #[inline(always)]

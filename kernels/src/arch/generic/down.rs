@@ -1,31 +1,29 @@
-//! Down sums of one token: rows are zipped four by four, so that a lane holds one output's codes
-//! of four neurons.
+//! Down sums of one token: rows that stand anywhere are zipped four by four, so that a lane holds
+//! one output's codes of four neurons.
 #![allow(unsafe_code)]
 
 use super::ahead::Ahead;
 use super::by_type;
-use super::float::{code, four_halves, padded, scale_of};
-use super::matvec::{eight_scales, four_of_bytes, pair_or_last};
-use crate::arch::simd::{
-    Q4O, Q5, Q6, Simd8, chunk_at, code_bytes, correction, has_offset, is_4bit,
-};
+use super::coefficients::{Coefficients, LANES_MAX};
+use super::down_zipped;
+use super::float::four_halves;
+use super::matvec::{four_of_bytes, pair_or_last};
+use crate::arch::simd::{Q5, Q6, Simd, Simd8, chunk_at, code_bytes, is_4bit};
 use crate::block::{BLOCK, GROUP, WeightType};
 use crate::check;
 use crate::math::f16_to_f32;
-use crate::view::NeuronRows;
+use crate::neurons::NeuronRows;
+use crate::zip::{QUAD, QUADS};
 
-/// Neurons of a lane.
-pub(super) const QUAD: usize = 4;
 /// How far ahead a row's codes are asked for, in pairs of blocks.
 const PAIRS_AHEAD: usize = 16;
 /// How far ahead a row's scales are asked for.
 const SCALES_AHEAD_BYTES: usize = 128;
-/// Quads of a group.
-pub(super) const QUADS: usize = GROUP / QUAD;
 
 /// See [`crate::Kernels::down_group`].
 #[inline(always)]
-pub(crate) fn down_group<S: Simd8>(
+pub(crate) fn down_group<P: Simd8, S: Simd>(
+    p: P,
     s: S,
     w: &NeuronRows<'_>,
     h: &[f32],
@@ -33,25 +31,30 @@ pub(crate) fn down_group<S: Simd8>(
     scratch: &mut [u8],
 ) {
     check::down_group(w, h, acc, scratch);
-    match w.ty() {
-        WeightType::F32 => floats::<S, false>(s, w, h, acc),
-        WeightType::F16 => floats::<S, true>(s, w, h, acc),
-        ty => by_type!(ty, quantized::<S>(s, w, h, acc)),
+    // Vectors whose lanes there are blocks for.
+    let wide = w.cols() >= S::LANES * BLOCK;
+    match (w.ty(), w.zipped()) {
+        (WeightType::F32, _) => floats::<P, false>(p, w, h, acc),
+        (WeightType::F16, _) => floats::<P, true>(p, w, h, acc),
+        (ty, Some(codes)) if wide => {
+            by_type!(ty, down_zipped::quantized::<P, S>(p, s, w, codes, h, acc));
+        }
+        (ty, Some(codes)) => {
+            by_type!(ty, down_zipped::quantized::<P, P>(p, p, w, codes, h, acc));
+        }
+        (ty, None) if wide => by_type!(ty, quantized::<P, S>(p, s, w, h, acc)),
+        (ty, None) => by_type!(ty, quantized::<P, P>(p, p, w, h, acc)),
     }
 }
 
-/// A group's codes for eight blocks of outputs.
-struct Coefficients {
-    c: [[[u8; QUAD]; 8]; QUADS],
-    scales: [f32; 8],
-    /// Sum of `h * m`.
-    offsets: [f32; 8],
-    /// To be added to a product of codes, as the weights have an offset.
-    terms: [f32; 8],
-}
-
 #[inline(always)]
-fn quantized<S: Simd8, const TY: u8>(s: S, w: &NeuronRows<'_>, h: &[f32], acc: &mut [f32]) {
+fn quantized<P: Simd8, S: Simd, const TY: u8>(
+    p: P,
+    s: S,
+    w: &NeuronRows<'_>,
+    h: &[f32],
+    acc: &mut [f32],
+) {
     let blocks = w.cols() / BLOCK;
     let rows = Quads::new(w);
     let next_codes = distance_to_next(w.codes());
@@ -61,30 +64,31 @@ fn quantized<S: Simd8, const TY: u8>(s: S, w: &NeuronRows<'_>, h: &[f32], acc: &
         // These rows were not asked for by the group before.
         for codes in w.codes() {
             for line in 0..(PAIRS_AHEAD.min(pairs) * code_bytes::<TY>(2)).div_ceil(64) {
-                s.prefetch(codes, line * 64);
+                p.prefetch(codes, line * 64);
             }
         }
     }
     let mut next = Ahead::new(w.soon(), pairs);
-    for (eight, acc) in acc.chunks_mut(8 * BLOCK).enumerate() {
-        // The last blocks again, where there are no eight more.
-        let first = (eight * 8).min(blocks.saturating_sub(8));
-        let last = (eight + 1) * 8 >= blocks;
+    for (stretch, acc) in acc.chunks_mut(S::LANES * BLOCK).enumerate() {
+        let start = stretch * S::LANES;
+        // The last blocks again, where there are not as many more as lanes.
+        let first = start.min(blocks.saturating_sub(S::LANES));
+        let last = start + S::LANES >= blocks;
         let scales_ahead = if last {
             next_scales
         } else {
             first * 2 + SCALES_AHEAD_BYTES
         };
-        let coefficients = if blocks >= 8 {
+        let coefficients = if blocks >= S::LANES {
             Coefficients::new::<S, TY, false>(s, w, h, first, scales_ahead)
         } else {
             Coefficients::new::<S, TY, true>(s, w, h, first, scales_ahead)
         };
         for (four, acc) in acc.chunks_mut(4 * BLOCK).enumerate() {
-            let pair = eight * 4 + 2 * four;
+            let pair = start / 2 + 2 * four;
             for pair in pair..pair + acc.len().div_ceil(2 * BLOCK) {
                 if next.is_given() {
-                    next.ask(s);
+                    next.ask(p);
                 } else {
                     let ahead = pair + PAIRS_AHEAD;
                     let ahead = if ahead < pairs {
@@ -93,11 +97,11 @@ fn quantized<S: Simd8, const TY: u8>(s: S, w: &NeuronRows<'_>, h: &[f32], acc: &
                         next_codes + (ahead - pairs) * code_bytes::<TY>(2)
                     };
                     for codes in w.codes() {
-                        s.prefetch(codes, ahead);
+                        p.prefetch(codes, ahead);
                     }
                 }
             }
-            add_pairs::<S, TY>(s, &rows, &coefficients, pair, 2 * pair - first, acc);
+            add_pairs::<P, S, TY>(p, &rows, &coefficients, pair, 2 * pair - first, acc);
         }
     }
 }
@@ -117,73 +121,6 @@ fn distance_to_next(rows: &[&[u8]]) -> usize {
             }
         }
         _ => 0,
-    }
-}
-
-impl Coefficients {
-    /// For eight blocks from `first` on, or all if there are `FEW`er. Scales `scales_ahead` bytes
-    /// from a row's start are asked for.
-    #[inline(always)]
-    fn new<S: Simd8, const TY: u8, const FEW: bool>(
-        s: S,
-        w: &NeuronRows<'_>,
-        h: &[f32],
-        first: usize,
-        scales_ahead: usize,
-    ) -> Self {
-        let blocks = w.cols() / BLOCK;
-        let magnitude = s.splat_w(0x7fff_ffff);
-        let mut g = [s.splat(0.0); GROUP];
-        let (mut top, mut offset) = (s.splat_w(0), s.splat(0.0));
-        for (n, (scales, &h)) in w.scales().iter().zip(h).enumerate() {
-            let h = s.splat(h);
-            s.prefetch(scales, scales_ahead);
-            if TY == Q4O {
-                s.prefetch(scales, blocks * 2 + scales_ahead);
-            }
-            let [d, m] = scales_at::<S, TY, FEW>(s, scales, first, blocks);
-            g[n] = s.mul(h, d);
-            top = s.max_w(top, s.and_w(magnitude, s.bits(g[n])));
-            if has_offset(TY) {
-                offset = s.add(offset, s.mul(h, m));
-            }
-        }
-        let (scale, inverse, finite) = scale_of(s, top);
-        let mut all = [[[0; QUAD]; 8]; QUADS];
-        let mut sums = s.splat_w(0);
-        for quad in 0..w.codes().len().div_ceil(QUAD) {
-            let mut c = [s.splat_w(0); QUAD];
-            for i in 0..QUAD {
-                c[i] = code(s, g[quad * QUAD + i], inverse, finite);
-                sums = s.add_w(sums, c[i]);
-            }
-            all[quad] = bytemuck::must_cast(s.to_bytes(s.quad(c)));
-        }
-        Coefficients {
-            c: all,
-            scales: s.to_floats(scale),
-            offsets: s.to_floats(offset),
-            terms: s.to_floats(s.to_f(correction::<S, TY>(s, sums))),
-        }
-    }
-}
-
-/// Scales and minima of eight blocks of a row from `first` on; where there are `FEW`, of all.
-#[inline(always)]
-fn scales_at<S: Simd8, const TY: u8, const FEW: bool>(
-    s: S,
-    scales: &[u8],
-    first: usize,
-    blocks: usize,
-) -> [S::F; 2] {
-    if !FEW {
-        return eight_scales::<S, TY>(s, scales, first * 2, blocks * 2);
-    }
-    let d = s.halves(&padded(0, &scales[..blocks * 2]));
-    if has_offset(TY) {
-        [d, s.halves(&padded(0, &scales[blocks * 2..][..blocks * 2]))]
-    } else {
-        [d, d]
     }
 }
 
@@ -256,7 +193,7 @@ impl<'a> Quads<'a> {
 /// Adds a group's products with up to four blocks of outputs, whose coefficients are `lane` and the
 /// next.
 #[inline(always)]
-fn add_pairs<S: Simd8, const TY: u8>(
+fn add_pairs<S: Simd8, L: Simd, const TY: u8>(
     s: S,
     rows: &Quads<'_>,
     coefficients: &Coefficients,
@@ -270,12 +207,12 @@ fn add_pairs<S: Simd8, const TY: u8>(
         // SAFETY: four blocks of outputs are two whole pairs of codes.
         let sums = unsafe { s.line_sums(&rows.rows[..rows.len], at, c, lane) };
         if let Some(sums) = sums {
-            return coefficients.finish::<S, TY, 4>(s, &sums, lane, acc);
+            return finish::<S, TY, 4>(s, coefficients, &sums, lane, acc);
         }
     }
     for (i, acc) in acc.chunks_mut(2 * BLOCK).enumerate() {
         let (pair, lane) = (pair + i, lane + 2 * i);
-        let lanes = [lane, (lane + 1).min(7)];
+        let lanes = [lane, (lane + 1).min(L::LANES - 1)];
         // SAFETY: where `WHOLE` is set the pair is there.
         let sums = unsafe {
             if !rows.has_pair::<TY>(pair) {
@@ -286,38 +223,23 @@ fn add_pairs<S: Simd8, const TY: u8>(
                 sums::<S, TY, true, false>(s, rows, c, pair, lanes)
             }
         };
-        coefficients.finish::<S, TY, 2>(s, &sums, lane, acc);
+        finish::<S, TY, 2>(s, coefficients, &sums, lane, acc);
     }
 }
 
-impl Coefficients {
-    /// Adds products of codes with `B` blocks of outputs (or fewer), from `lane` on.
-    #[inline(always)]
-    fn finish<S: Simd8, const TY: u8, const B: usize>(
-        &self,
-        s: S,
-        sums: &[[S::Acc; 4]; B],
-        lane: usize,
-        acc: &mut [f32],
-    ) {
-        for (b, acc) in acc.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
-            let scale = s.splat(self.scales[lane + b]);
-            let term = s.splat(self.terms[lane + b]);
-            let offset = s.splat(self.offsets[lane + b]);
-            let mut p = [scale; 4];
-            for k in 0..4 {
-                let dot = s.to_f(s.done::<TY>(sums[b][k]));
-                p[k] = if has_offset(TY) {
-                    s.add(s.mul(scale, dot), offset)
-                } else {
-                    // Both are integers below 2^24, so their sum is exact.
-                    s.mul(scale, s.add(dot, term))
-                };
-            }
-            let p = s.unzip4(p);
-            for (acc, p) in acc.as_chunks_mut().0.iter_mut().zip(p) {
-                *acc = s.to_floats(s.add(s.floats(acc), p));
-            }
+/// Adds products of codes with `B` blocks of outputs (or fewer), from `lane` on.
+#[inline(always)]
+fn finish<S: Simd8, const TY: u8, const B: usize>(
+    s: S,
+    coefficients: &Coefficients,
+    sums: &[[S::Acc; 4]; B],
+    lane: usize,
+    acc: &mut [f32],
+) {
+    for (b, acc) in acc.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+        let p = s.unzip4(coefficients.products::<S, TY>(s, lane + b, sums[b]));
+        for (acc, p) in acc.as_chunks_mut().0.iter_mut().zip(p) {
+            *acc = s.to_floats(s.add(s.floats(acc), p));
         }
     }
 }
@@ -330,7 +252,7 @@ impl Coefficients {
 unsafe fn sums<S: Simd8, const TY: u8, const WHOLE: bool, const FULL: bool>(
     s: S,
     rows: &Quads<'_>,
-    c: &[[[u8; QUAD]; 8]; QUADS],
+    c: &[[[u8; QUAD]; LANES_MAX]; QUADS],
     pair: usize,
     lanes: [usize; 2],
 ) -> [[S::Acc; 4]; 2] {

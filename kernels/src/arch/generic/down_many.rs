@@ -4,17 +4,17 @@
 use core::ops::Range;
 
 use super::by_type;
-use super::down::{QUAD, QUADS, Quads, float_at};
+use super::coefficients::LANES_MAX;
+use super::down::{Quads, float_at};
+use super::down_zipped::quad_codes;
 use super::float::{code, scale_of};
 use super::panel::carve;
-use crate::arch::simd::{Simd, Simd8, correction, has_offset, zip_column};
+use crate::arch::simd::{Simd, Simd8, code_bytes, correction, has_offset};
 use crate::block::{BLOCK, GROUP, WeightType};
 use crate::check;
+use crate::neurons::NeuronRows;
 use crate::quantize::block_scale;
-use crate::view::NeuronRows;
-
-/// Most lanes of any vector type.
-const LANES_MAX: usize = 16;
+use crate::zip::{QUAD, QUADS};
 
 /// See [`crate::Kernels::down_group_many`].
 #[allow(
@@ -58,7 +58,7 @@ pub(crate) fn down_group_many<P: Simd8, S: Simd>(
 
 /// One block of outputs of a group, ready for every token.
 struct Block<'a> {
-    /// (quads, outputs in the order of `zip4`): four neurons' codes.
+    /// (quads, outputs): four neurons' codes.
     codes: &'a mut [[[u8; QUAD]; BLOCK]; QUADS],
     d: [f32; GROUP],
     m: [f32; GROUP],
@@ -99,9 +99,12 @@ fn quantized<P: Simd8, S: Simd, const TY: u8>(
     for (n, h) in h.chunks_exact(tokens).enumerate() {
         h_rest[n * S::LANES..][..rest].copy_from_slice(&h[whole..]);
     }
-    let rows = Quads::new(w);
+    let rows = w.zipped().is_none().then(|| Quads::new(w));
     for pair in cols.start / (2 * BLOCK)..cols.end.div_ceil(2 * BLOCK) {
-        zip_pair::<P, TY>(p, &rows, pair, codes);
+        match (&rows, w.zipped()) {
+            (Some(rows), _) => zip_pair::<P, TY>(p, rows, pair, codes),
+            (None, zipped) => copy_pair::<P, TY>(p, zipped.unwrap_or(&[]), pair, codes),
+        }
         for (b, codes) in codes.iter_mut().enumerate() {
             let index = 2 * pair + b;
             if index * BLOCK >= cols.end {
@@ -171,7 +174,39 @@ fn zip_pair<P: Simd8, const TY: u8>(
         };
         for b in 0..2 {
             for k in 0..4 {
+                // Four outputs of the first half of a block, four of the second.
                 let bytes: [[u8; QUAD]; 8] = bytemuck::must_cast(p.to_bytes(zipped[b][k]));
+                codes[b][quad][k * 4..][..4].copy_from_slice(&bytes[..4]);
+                codes[b][quad][BLOCK / 2 + k * 4..][..4].copy_from_slice(&bytes[4..]);
+            }
+        }
+    }
+}
+
+/// The same of rows that are stored `zipped`.
+#[inline(always)]
+fn copy_pair<P: Simd8, const TY: u8>(
+    p: P,
+    zipped: &[u8],
+    pair: usize,
+    codes: &mut [[[[u8; QUAD]; BLOCK]; QUADS]],
+) {
+    let pair_bytes = GROUP * code_bytes::<TY>(2);
+    let bytes = &zipped[pair * pair_bytes..];
+    let bytes = &bytes[..bytes.len().min(pair_bytes)];
+    let quad_bytes = bytes.len() / QUADS;
+    for quad in 0..QUADS {
+        for k in 0..4 {
+            // SAFETY: a pair has its whole length, or the odd block is cut off: of Q8 alone.
+            let both = unsafe {
+                if bytes.len() == pair_bytes {
+                    quad_codes::<P, TY, false>(p, bytes, quad * quad_bytes, k)
+                } else {
+                    quad_codes::<P, TY, true>(p, bytes, quad * quad_bytes, k)
+                }
+            };
+            for b in 0..2 {
+                let bytes: [[u8; QUAD]; 8] = bytemuck::must_cast(p.to_bytes(both[b]));
                 codes[b][quad][k * 8..][..8].copy_from_slice(&bytes);
             }
         }
@@ -259,7 +294,7 @@ fn add_lanes<S: Simd, const TY: u8>(s: S, block: &Block<'_>, lanes: &mut Lanes<'
         if has_offset(TY) {
             p = s.add(p, offset);
         }
-        let at = zip_column(at) * lanes.acc_stride + lanes.first;
+        let at = at * lanes.acc_stride + lanes.first;
         let y = s.add(s.floats_at(lanes.acc, at), p);
         s.store_at(y, lanes.acc, at);
     }

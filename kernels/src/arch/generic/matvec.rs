@@ -7,7 +7,7 @@ use super::ahead::Ahead;
 use super::by_type;
 use super::float::{Sums, four, four_halves, padded};
 use crate::arch::simd::{
-    Q4K, RowRuns, Simd8, TokenRuns, add_one, code_bytes, has_offset, inputs, scale_bytes,
+    RowRuns, Simd8, TokenRuns, add_one, code_bytes, has_offset, inputs, scale_bytes,
 };
 use crate::block::{BLOCK, WeightType};
 use crate::check;
@@ -185,27 +185,6 @@ pub(super) fn row<S: Simd8, const TY: u8>(
         _ => add_tail::<S, TY, 8>(s, codes, scales, x, sums),
     };
     s.tree(sums)
-}
-
-/// Scales of eight blocks, whose own stand at `at` of a row's, and their minima where there are
-/// any: `minima_at` after the scales, or in the same bytes.
-#[inline(always)]
-pub(super) fn eight_scales<S: Simd8, const TY: u8>(
-    s: S,
-    scales: &[u8],
-    at: usize,
-    minima_at: usize,
-) -> [S::F; 2] {
-    let eight = &scales[at..].as_chunks().0[0];
-    if TY == Q4K {
-        return s.super_scales(eight);
-    }
-    let d = s.halves(eight);
-    if has_offset(TY) {
-        [d, s.halves(&scales[minima_at + at..].as_chunks().0[0])]
-    } else {
-        [d, d]
-    }
 }
 
 /// Adds the last 1 to 7 blocks of a row, `N` at most, which are in order; lanes past the end are

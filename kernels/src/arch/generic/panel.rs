@@ -3,7 +3,7 @@
 use bytemuck::Pod;
 
 use super::ahead::Ahead;
-use super::matvec::{eight_scales, last_halves, pair_or_last};
+use super::matvec::{last_halves, pair_or_last};
 use crate::arch::simd::{Simd, Simd8, code_bytes, has_offset};
 use crate::block::BLOCK;
 use crate::interleave::INTERLEAVED;
@@ -131,7 +131,7 @@ impl<'a, S: Simd> Panel<'a, S> {
                 for r in 0..count {
                     let row = w.scales(first + half * 8 + r);
                     let [d, m] = if eight == 8 {
-                        eight_scales::<P, TY>(p, row, start * 2, blocks * 2)
+                        p.scales_at::<TY>(row, start * 2, blocks * 2)
                     } else {
                         last_scales::<P, TY>(p, row, start, blocks)
                     };

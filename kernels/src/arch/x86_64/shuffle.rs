@@ -117,7 +117,7 @@ pub(super) unsafe fn split4(a: __m256i) -> [__m256i; 2] {
 /// # Safety
 /// The CPU has AVX2.
 #[inline(always)]
-unsafe fn bias8<X: Flavor>(a: __m256i) -> __m256i {
+pub(super) unsafe fn bias8<X: Flavor>(a: __m256i) -> __m256i {
     if X::VNNI {
         // SAFETY: the caller's.
         unsafe { _mm256_xor_si256(a, _mm256_set1_epi8(-128)) }

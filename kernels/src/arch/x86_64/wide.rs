@@ -213,7 +213,7 @@ pub(super) unsafe fn runs<const TY: u8>(
 /// # Safety
 /// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[inline(always)]
-unsafe fn halves(halves: &[u8; 32]) -> __m512 {
+pub(super) unsafe fn halves(halves: &[u8; 32]) -> __m512 {
     // SAFETY: the caller's; the load is of an array.
     unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(halves.as_ptr().cast())) }
 }
@@ -223,7 +223,7 @@ unsafe fn halves(halves: &[u8; 32]) -> __m512 {
 /// # Safety
 /// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[inline(always)]
-unsafe fn super_scales(two: &[u8; 32]) -> [__m512; 2] {
+pub(super) unsafe fn super_scales(two: &[u8; 32]) -> [__m512; 2] {
     let [first, second] = must_cast_ref::<[u8; 32], [[u8; 16]; 2]>(two);
     // SAFETY: the caller's; the loads are of arrays.
     unsafe {
@@ -270,7 +270,7 @@ unsafe fn super_scales(two: &[u8; 32]) -> [__m512; 2] {
 pub(super) unsafe fn quad_sums<const TY: u8>(
     rows: &[[&[u8]; 4]],
     at: usize,
-    c: &[[[u8; 4]; 8]; 8],
+    c: &[[[u8; 4]; 16]; 8],
     lanes: [usize; 2],
 ) -> [[__m256i; 4]; 2] {
     // SAFETY: the caller's.
@@ -306,7 +306,7 @@ pub(super) unsafe fn quad_sums<const TY: u8>(
 pub(super) unsafe fn line_sums(
     rows: &[[&[u8]; 4]],
     at: usize,
-    c: &[[[u8; 4]; 8]; 8],
+    c: &[[[u8; 4]; 16]; 8],
     lane: usize,
 ) -> [[__m256i; 4]; 4] {
     // SAFETY: the caller's; the loads are of arrays, and need no alignment.

@@ -2,9 +2,11 @@
 
 use core::arch::x86_64::*;
 
-use super::shuffle::{fifth_bits, pair, split4, super_scales, transpose8, zip4};
+use super::shuffle::{bias8, fifth_bits, pair, split4, super_scales, transpose8, zip4};
 use super::wide;
-use crate::arch::simd::{Q5, Q6, Q8, RowRuns, Simd, Simd8, TokenRuns, is_4bit, one_by_one};
+use crate::arch::simd::{
+    Q5, Q6, Q8, RowRuns, Simd, Simd8, TokenRuns, eight_scales, is_4bit, one_by_one,
+};
 
 /// How bytes are multiplied and summed.
 pub(super) trait Flavor: Copy {
@@ -36,7 +38,7 @@ pub(super) trait Flavor: Copy {
     unsafe fn quad_sums<const TY: u8>(
         _rows: &[[&[u8]; 4]],
         _at: usize,
-        _c: &[[[u8; 4]; 8]; 8],
+        _c: &[[[u8; 4]; 16]; 8],
         _lanes: [usize; 2],
     ) -> Option<[[__m256i; 4]; 2]> {
         None
@@ -50,7 +52,7 @@ pub(super) trait Flavor: Copy {
     unsafe fn line_sums(
         _rows: &[[&[u8]; 4]],
         _at: usize,
-        _c: &[[[u8; 4]; 8]; 8],
+        _c: &[[[u8; 4]; 16]; 8],
         _lane: usize,
     ) -> Option<[[__m256i; 4]; 4]> {
         None
@@ -128,7 +130,7 @@ impl Flavor for Vnni512 {
     unsafe fn quad_sums<const TY: u8>(
         rows: &[[&[u8]; 4]],
         at: usize,
-        c: &[[[u8; 4]; 8]; 8],
+        c: &[[[u8; 4]; 16]; 8],
         lanes: [usize; 2],
     ) -> Option<[[__m256i; 4]; 2]> {
         // SAFETY: the caller's.
@@ -139,7 +141,7 @@ impl Flavor for Vnni512 {
     unsafe fn line_sums(
         rows: &[[&[u8]; 4]],
         at: usize,
-        c: &[[[u8; 4]; 8]; 8],
+        c: &[[[u8; 4]; 16]; 8],
         lane: usize,
     ) -> Option<[[__m256i; 4]; 4]> {
         // SAFETY: the caller's.
@@ -207,6 +209,16 @@ impl<X: Flavor> Simd for Ymm<X> {
         fn splat4(self, bytes: &[u8; 4]) -> __m256i
             = _mm256_set1_epi32(i32::from_ne_bytes(*bytes));
         fn zero_v(self) -> __m256i = _mm256_setzero_si256();
+        fn split4(self, a: __m256i) -> [__m256i; 2] = split4(a);
+        fn biased(self, a: __m256i) -> __m256i = bias8::<X>(a);
+        fn fifth_bits(self, words: &[[u8; 4]]) -> __m256i = {
+            let bits = _mm256_set1_epi32(i32::from_ne_bytes(words[0]));
+            let each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            let mask = _mm256_mullo_epi32(each, _mm256_set1_epi32(0x0101_0101));
+            let set = _mm256_cmpeq_epi8(_mm256_and_si256(bits, mask), mask);
+            _mm256_and_si256(set, _mm256_set1_epi8(16))
+        };
+        fn vector(self, a: __m256) -> __m256i = _mm256_castps_si256(a);
         fn floats(self, floats: &[f32; 8]) -> __m256 = _mm256_loadu_ps(floats.as_ptr());
         fn floats_of(self, a: __m256i) -> __m256 = _mm256_castsi256_ps(a);
         fn splat(self, a: f32) -> __m256 = _mm256_set1_ps(a);
@@ -241,6 +253,25 @@ impl<X: Flavor> Simd for Ymm<X> {
             _ if is_4bit(TY) && !X::VNNI => _mm256_madd_epi16(acc, _mm256_set1_epi16(1)),
             _ => acc,
         };
+    }
+
+    #[inline(always)]
+    fn prefetch(self, bytes: &[u8], ahead: usize) {
+        // SAFETY: a hint; any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(ahead).cast()) };
+    }
+
+    #[inline(always)]
+    fn to_bytes(self, a: __m256i) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        // SAFETY: the array is 32 bytes, and the store needs no alignment.
+        unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), a) };
+        bytes
+    }
+
+    #[inline(always)]
+    fn scales_at<const TY: u8>(self, scales: &[u8], at: usize, minima_at: usize) -> [__m256; 2] {
+        eight_scales::<_, TY>(self, scales, at, minima_at)
     }
 
     #[inline(always)]
@@ -322,10 +353,8 @@ impl<X: Flavor> Simd8 for Ymm<X> {
             = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(codes.as_ptr().cast())));
         fn halves(self, halves: &[u8; 16]) -> __m256
             = _mm256_cvtph_ps(_mm_loadu_si128(halves.as_ptr().cast()));
-        fn vector(self, a: __m256) -> __m256i = _mm256_castps_si256(a);
         fn super_scales(self, bytes: &[u8; 16]) -> [__m256; 2] = super_scales(bytes);
         fn pair<const TY: u8>(self, bytes: &[u8]) -> [__m256i; 2] = pair::<X, TY>(bytes);
-        fn split4(self, a: __m256i) -> [__m256i; 2] = split4(a);
         fn transpose8(self, a: [__m256i; 8]) -> [__m256i; 8] = transpose8(a);
         fn zip4(self, rows: [__m256i; 4]) -> [__m256i; 4] = zip4(rows);
         fn unzip4(self, a: [__m256; 4]) -> [__m256; 4] = [
@@ -368,7 +397,7 @@ impl<X: Flavor> Simd8 for Ymm<X> {
         self,
         rows: &[[&[u8]; 4]],
         at: usize,
-        c: &[[[u8; 4]; 8]; 8],
+        c: &[[[u8; 4]; 16]; 8],
         lanes: [usize; 2],
     ) -> Option<[[__m256i; 4]; 2]> {
         // SAFETY: the value proves the instruction set; the pair is there, says the caller.
@@ -380,7 +409,7 @@ impl<X: Flavor> Simd8 for Ymm<X> {
         self,
         rows: &[[&[u8]; 4]],
         at: usize,
-        c: &[[[u8; 4]; 8]; 8],
+        c: &[[[u8; 4]; 16]; 8],
         lane: usize,
     ) -> Option<[[__m256i; 4]; 4]> {
         // SAFETY: the value proves the instruction set; the pairs are there, says the caller.
@@ -391,20 +420,6 @@ impl<X: Flavor> Simd8 for Ymm<X> {
     fn prefetch_far(self, bytes: &[u8], ahead: usize) {
         // Hints for the outer caches alone are dropped more often (decision 0005).
         self.prefetch(bytes, ahead);
-    }
-
-    #[inline(always)]
-    fn prefetch(self, bytes: &[u8], ahead: usize) {
-        // SAFETY: a hint; any address will do.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(ahead).cast()) };
-    }
-
-    #[inline(always)]
-    fn to_bytes(self, a: __m256i) -> [u8; 32] {
-        let mut bytes = [0; 32];
-        // SAFETY: the array is 32 bytes, and the store needs no alignment.
-        unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), a) };
-        bytes
     }
 
     #[inline(always)]

@@ -2,8 +2,9 @@
 
 use core::arch::x86_64::*;
 
+use super::wide::{halves, super_scales};
 use super::ymm::ops;
-use crate::arch::simd::Simd;
+use crate::arch::simd::{Q4K, Simd, has_offset};
 
 /// Proves AVX-512 F, BW, DQ, VL and VNNI.
 #[derive(Clone, Copy)]
@@ -33,6 +34,25 @@ impl Simd for Zmm {
         fn splat4(self, bytes: &[u8; 4]) -> __m512i
             = _mm512_set1_epi32(i32::from_ne_bytes(*bytes));
         fn zero_v(self) -> __m512i = _mm512_setzero_si512();
+        fn split4(self, a: __m512i) -> [__m512i; 2] = {
+            let mask = _mm512_set1_epi8(15);
+            [_mm512_and_si512(a, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(a), mask)]
+        };
+        fn biased(self, a: __m512i) -> __m512i = _mm512_xor_si512(a, _mm512_set1_epi8(-128));
+        fn fifth_bits(self, words: &[[u8; 4]]) -> __m512i = {
+            let low = _mm512_set1_epi32(i32::from_ne_bytes(words[0]));
+            let bits = _mm512_mask_set1_epi32(low, 0xff00, i32::from_ne_bytes(words[1]));
+            let lane = _mm512_set_epi64(
+                0x8080_8080_4040_4040_u64 as i64, 0x2020_2020_1010_1010,
+                0x0808_0808_0404_0404, 0x0202_0202_0101_0101,
+                0x8080_8080_4040_4040_u64 as i64, 0x2020_2020_1010_1010,
+                0x0808_0808_0404_0404, 0x0202_0202_0101_0101,
+            );
+            _mm512_maskz_set1_epi8(_mm512_test_epi8_mask(bits, lane), 16)
+        };
+        fn vector(self, a: __m512) -> __m512i = _mm512_castps_si512(a);
+        fn scales_at<const TY: u8>(self, scales: &[u8], at: usize, minima_at: usize) -> [__m512; 2]
+            = scales_at::<TY>(scales, at, minima_at);
         fn floats(self, floats: &[f32; 16]) -> __m512 = _mm512_loadu_ps(floats.as_ptr());
         fn floats_of(self, a: __m512i) -> __m512 = _mm512_castsi512_ps(a);
         fn splat(self, a: f32) -> __m512 = _mm512_set1_ps(a);
@@ -75,6 +95,20 @@ impl Simd for Zmm {
     }
 
     #[inline(always)]
+    fn prefetch(self, bytes: &[u8], ahead: usize) {
+        // SAFETY: a hint; any address will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(ahead).cast()) };
+    }
+
+    #[inline(always)]
+    fn to_bytes(self, a: __m512i) -> [u8; 64] {
+        let mut bytes = [0; 64];
+        // SAFETY: the array is 64 bytes, and the store needs no alignment.
+        unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), a) };
+        bytes
+    }
+
+    #[inline(always)]
     fn to_floats(self, a: __m512) -> [f32; 16] {
         let mut floats = [0.0; 16];
         // SAFETY: the array is 64 bytes, and the store needs no alignment.
@@ -90,5 +124,23 @@ impl Simd for Zmm {
     #[inline(always)]
     fn store_at(self, a: __m512, floats: &mut [f32], at: usize) {
         floats[at..].as_chunks_mut().0[0] = self.to_floats(a);
+    }
+}
+
+/// See [`Simd::scales_at`].
+#[inline(always)]
+unsafe fn scales_at<const TY: u8>(scales: &[u8], at: usize, minima_at: usize) -> [__m512; 2] {
+    let sixteen = &scales[at..].as_chunks().0[0];
+    // SAFETY: the caller's.
+    unsafe {
+        if TY == Q4K {
+            return super_scales(sixteen);
+        }
+        let d = halves(sixteen);
+        if has_offset(TY) {
+            [d, halves(&scales[minima_at + at..].as_chunks().0[0])]
+        } else {
+            [d, d]
+        }
     }
 }

@@ -1,0 +1,154 @@
+//! Rows of neurons of one group, wherever they stand.
+
+use crate::block::{BLOCK, GROUP, WeightType};
+use crate::pack::unpack_block;
+use crate::soon::Soon;
+use crate::view::Rows;
+use crate::zip::zipped_block;
+
+/// Down columns of up to [`GROUP`] neurons of one group, each stored as a row over the outputs.
+///
+/// Dead neurons may be left out; the order is the image's.
+#[derive(Debug, Clone, Copy)]
+pub struct NeuronRows<'a> {
+    ty: WeightType,
+    cols: usize,
+    len: usize,
+    codes: [&'a [u8]; GROUP],
+    scales: [&'a [u8]; GROUP],
+    /// Codes of a whole group, instead of `codes`.
+    zipped: Option<&'a [u8]>,
+    soon: Soon<'a>,
+}
+
+impl<'a> NeuronRows<'a> {
+    /// No neurons yet, of `cols` outputs each.
+    #[inline]
+    pub fn new(ty: WeightType, cols: usize) -> Self {
+        assert!(
+            cols.is_multiple_of(ty.cols_multiple()),
+            "{cols} columns of {ty:?}"
+        );
+        NeuronRows {
+            ty,
+            cols,
+            len: 0,
+            codes: [&[]; GROUP],
+            scales: [&[]; GROUP],
+            zipped: None,
+            soon: Soon::default(),
+        }
+    }
+
+    /// Asks memory for `soon`, which will be needed afterwards, while these are computed.
+    #[inline]
+    pub fn then(&mut self, soon: impl Into<Soon<'a>>) {
+        self.soon = soon.into();
+    }
+
+    /// What is asked for while these neurons are computed; nothing: what follows them.
+    #[inline]
+    pub fn soon(&self) -> Soon<'a> {
+        self.soon
+    }
+
+    /// Adds one neuron.
+    ///
+    /// # Panics
+    /// If the group is full or a length does not fit.
+    #[inline]
+    pub fn push(&mut self, codes: &'a [u8], scales: &'a [u8]) {
+        assert_eq!(codes.len(), self.ty.code_bytes(self.cols));
+        assert_eq!(scales.len(), self.ty.scale_bytes(self.cols));
+        assert!(self.len < GROUP, "a group has {GROUP} neurons");
+        debug_assert!(self.zipped.is_none());
+        self.codes[self.len] = codes;
+        self.scales[self.len] = scales;
+        self.len += 1;
+    }
+
+    /// Adds all of `rows`. Zipped ones are a whole group.
+    ///
+    /// # Panics
+    /// If the group is too small, or types or sizes differ.
+    #[inline]
+    pub fn extend(&mut self, rows: &Rows<'a>) {
+        assert_eq!((rows.ty(), rows.cols()), (self.ty, self.cols));
+        let len = self.len + rows.rows();
+        assert!(len <= GROUP, "a group has {GROUP} neurons");
+        if rows.are_zipped() {
+            assert_eq!(
+                (self.len, rows.rows()),
+                (0, GROUP),
+                "zipped rows are a group"
+            );
+            self.zipped = Some(rows.group(0));
+        }
+        let (firsts, run_rows) = rows.runs();
+        for first in firsts {
+            let slots = self.len + first..self.len + first + run_rows;
+            if !rows.are_zipped() {
+                let codes = rows.run_codes(first, run_rows);
+                for (slot, codes) in self.codes[slots.clone()].iter_mut().zip(codes) {
+                    *slot = codes;
+                }
+            }
+            let scales = rows.run_scales(first, run_rows);
+            for (slot, scales) in self.scales[slots].iter_mut().zip(scales) {
+                *slot = scales;
+            }
+        }
+        self.len = len;
+    }
+
+    /// Type of the weights.
+    #[inline]
+    pub fn ty(&self) -> WeightType {
+        self.ty
+    }
+
+    /// Number of outputs.
+    #[inline]
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Neurons that were added.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Codes of each neuron that was added; not of zipped ones.
+    #[inline]
+    pub fn codes(&self) -> &[&'a [u8]] {
+        debug_assert!(self.zipped.is_none());
+        &self.codes[..self.len]
+    }
+
+    /// Codes of a whole group that is zipped.
+    #[inline]
+    pub fn zipped(&self) -> Option<&'a [u8]> {
+        self.zipped
+    }
+
+    /// Codes of block `block` of neuron `n`, one a byte, as stored.
+    pub(crate) fn codes_of_block(&self, n: usize, block: usize) -> [u8; BLOCK] {
+        match self.zipped {
+            Some(zipped) => zipped_block(self.ty, self.cols, zipped, n, block),
+            None => unpack_block(self.ty, self.codes[n], block),
+        }
+    }
+
+    /// Scales of each neuron that was added.
+    #[inline]
+    pub fn scales(&self) -> &[&'a [u8]] {
+        &self.scales[..self.len]
+    }
+}
