@@ -9,6 +9,10 @@ pub(crate) const INTERLEAVED: usize = 8;
 /// Their columns.
 pub(crate) const RUN: usize = INTERLEAVED * BLOCK;
 
+/// Most tokens that rows are multiplied with as they are stored; more meet a panel of unpacked
+/// rows.
+pub const FEW_TOKENS: usize = 8;
+
 /// The step that stands at each place of a run of activations: of 64 bytes of 4-bit codes the low
 /// halves meet the first two, the high halves the others.
 pub(crate) const STEPS: [usize; INTERLEAVED] = [0, 2, 1, 3, 4, 6, 5, 7];
@@ -76,7 +80,7 @@ fn turn_halves(run: &mut [u8; RUN / 2]) {
     *run = turned;
 }
 
-/// Interleaves one token's activations `q` for products with interleaved rows, see
+/// Interleaves one token's codes `q` for products with interleaved rows, see
 /// [`Activations::with_interleaved`](crate::Activations::with_interleaved).
 ///
 /// # Panics

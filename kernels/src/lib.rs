@@ -151,7 +151,7 @@ pub use block::{BLOCK, GROUP, SUPER_BLOCK, WeightType};
 #[doc(hidden)]
 pub use dispatch::Arithmetic;
 pub use dispatch::{Kernels, QUANTIZE_SCRATCH_BYTES};
-pub use interleave::{interleave, interleave_activations};
+pub use interleave::{FEW_TOKENS, interleave, interleave_activations};
 pub use neurons::NeuronRows;
 pub use pack::{pack_codes, unpack_codes};
 pub use quantize::{Loss, SuperScales, dequantize_row, quantize_row};

@@ -1,7 +1,7 @@
 //! One suite: every table this CPU can run against the scalar reference, bit for bit.
 
 use crate::testing::Random;
-use crate::{Activations, Kernels, Rows, WeightType};
+use crate::{Activations, FEW_TOKENS, Kernels, Rows, WeightType};
 
 mod attend;
 mod doors;
@@ -157,8 +157,10 @@ impl Inputs {
         let (cols, len) = (x.len() / tokens, x.len());
         let (mut q, mut scales, mut sums) = (vec![0; len], vec![0.0; len / 32], vec![0; len / 32]);
         (Kernels::SCALAR.quantize)(&x, &mut q, &mut scales, &mut sums);
-        let mut interleaved = vec![0; cols];
-        crate::interleave_activations(&q[..cols], &mut interleaved);
+        let mut interleaved = vec![0; len];
+        for (q, out) in q.chunks(cols).zip(interleaved.chunks_mut(cols)) {
+            crate::interleave_activations(q, out);
+        }
         Inputs {
             tokens,
             cols,
@@ -174,19 +176,24 @@ impl Inputs {
         Self::of(random.floats(tokens * cols), tokens)
     }
 
+    /// As products of one token want them, and those of a few may have them.
     fn view(&self) -> Activations<'_> {
-        let x = Activations::new(
+        match self.tokens {
+            0..=FEW_TOKENS => self.plain().with_interleaved(&self.interleaved),
+            _ => self.plain(),
+        }
+    }
+
+    /// Not interleaved.
+    fn plain(&self) -> Activations<'_> {
+        Activations::new(
             self.tokens,
             self.cols,
             &self.x,
             &self.q,
             &self.scales,
             &self.sums,
-        );
-        match self.tokens {
-            1 => x.with_interleaved(&self.interleaved),
-            _ => x,
-        }
+        )
     }
 }
 

@@ -3,6 +3,7 @@
 use core::slice::ChunksExact;
 
 use crate::block::{BLOCK, GROUP, WeightType};
+use crate::interleave::FEW_TOKENS;
 use crate::quantize::{block_scale, dequantize_block, dequantize_interleaved, dequantize_row};
 use crate::soon::Soon;
 use crate::zip::{unzip_row, zipped_block};
@@ -316,8 +317,8 @@ pub struct Activations<'a> {
     pub scales: &'a [f32],
     /// (tokens, cols / 32): sum of each block's codes.
     pub sums: &'a [i32],
-    /// (cols,): `q` of the only token as [`interleave_activations`](crate::interleave_activations)
-    /// gives it; may be empty if several tokens are met.
+    /// (tokens, cols): `q` of up to [`FEW_TOKENS`] tokens, each as
+    /// [`interleave_activations`](crate::interleave_activations) gives it; empty for more.
     pub interleaved: &'a [i8],
 }
 
@@ -354,13 +355,15 @@ impl<'a> Activations<'a> {
         }
     }
 
-    /// The same one token, for [`Kernels::matvec`](crate::Kernels::matvec) and
-    /// [`Kernels::dot_group`](crate::Kernels::dot_group) with quantised weights.
+    /// The same few tokens, for products with rows as they are stored:
+    /// [`matvec`](crate::Kernels::matvec), [`dot_group`](crate::Kernels::dot_group) and, quicker
+    /// than without, [`matmul`](crate::Kernels::matmul).
     ///
     /// # Panics
-    /// If there are several tokens, or the length does not fit.
+    /// If there are more than [`FEW_TOKENS`], or the length does not fit.
     pub fn with_interleaved(self, interleaved: &'a [i8]) -> Self {
-        assert_eq!((self.tokens, interleaved.len()), (1, self.q.len()));
+        assert!(self.tokens <= FEW_TOKENS, "{} tokens", self.tokens);
+        assert_eq!(interleaved.len(), self.q.len());
         Activations {
             interleaved,
             ..self

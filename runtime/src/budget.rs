@@ -2,7 +2,7 @@
 
 use tessera_kernels::attention::{scratch_len, state_len};
 use tessera_kernels::kv::{KvType, kv_dim};
-use tessera_kernels::{BLOCK, GROUP, Kernels};
+use tessera_kernels::{GROUP, Kernels};
 
 use crate::arena::carved_bytes;
 use crate::chunk::Chunk;
@@ -12,6 +12,7 @@ use crate::limits::{ATTEND_UNITS_MAX, EMBED_SLOTS_MAX, FEW_TOKENS_MAX, JOBS_MAX}
 use crate::shape::Shape;
 use crate::sparse::{SparseSizes, window_bytes};
 use crate::stream::Slot;
+use crate::work::Inputs;
 
 /// Choices that size memory besides the shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,15 +121,8 @@ impl Budget {
         let io_pages =
             sizes.n_slots * sizes.slot_bytes + EMBED_SLOTS_MAX * sizes.embed_bytes + cold_io;
         let b = Buffers::new(shape, sizes);
-        let quantized = |rows: usize, cols: usize| {
-            let blocks = rows * cols.div_ceil(BLOCK);
-            carved_bytes(rows * cols) + 2 * floats(blocks)
-        };
-        let gathered = if shape.n_experts == 0 {
-            0
-        } else {
-            floats(b.norm) + quantized(b.tokens, b.wide)
-        };
+        // In a mixture also those of one expert's tokens.
+        let inputs = Inputs::bytes(b.tokens, b.wide) * if shape.n_experts == 0 { 1 } else { 2 };
         Budget {
             vectors_bytes: floats(VectorsLayout::new(shape).len()),
             chunks_bytes: carved_bytes(sizes.n_chunks * size_of::<Chunk>())
@@ -147,8 +141,7 @@ impl Budget {
             kv_bytes: KvLayout::new(shape, sizes).bytes(),
             io_bytes: PAGE_BYTES + io_pages,
             activation_bytes: floats(b.x)
-                + floats(b.norm)
-                + quantized(b.tokens, b.wide)
+                + inputs
                 + floats(b.qkv)
                 + floats(b.q)
                 + floats(b.states)
@@ -157,7 +150,6 @@ impl Budget {
                 + floats(b.sum)
                 + 2 * floats(b.hidden)
                 + floats(b.partials)
-                + gathered
                 + floats(b.logits)
                 + carved_bytes(b.tokens * size_of::<Place>()),
             scratch_bytes: sizes.lanes * (floats(b.lane_floats) + carved_bytes(b.lane_bytes)),
@@ -174,8 +166,6 @@ pub struct Buffers {
     pub wide: usize,
     /// Residual stream (tokens, dim).
     pub x: usize,
-    /// Product inputs as floats (tokens, wide).
-    pub norm: usize,
     /// q, k and v (rows, tokens).
     pub qkv: usize,
     /// q after the rotary embedding (kv heads, tokens, group, dim).
@@ -214,7 +204,6 @@ impl Buffers {
             tokens,
             wide,
             x: tokens * shape.dim,
-            norm: tokens * wide,
             qkv: tokens * (shape.q_dim() + 2 * shape.kv_dim()),
             q: tokens * shape.n_heads * dim,
             states: tokens * shape.n_heads * state_len(dim),

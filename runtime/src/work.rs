@@ -2,7 +2,7 @@
 
 use spin::mutex::SpinMutex;
 use tessera_hal::Cores;
-use tessera_kernels::{Activations, BLOCK, Kernels, interleave_activations};
+use tessera_kernels::{Activations, BLOCK, FEW_TOKENS, Kernels, interleave_activations};
 
 use crate::arena::{Arena, OutOfMemory, carved_bytes};
 use crate::budget::{Buffers, Sizes};
@@ -52,7 +52,7 @@ pub struct Inputs<'m> {
     q: &'m mut [i8],
     scales: &'m mut [f32],
     sums: &'m mut [i32],
-    /// (wide,): the codes of the first token, interleaved.
+    /// (few tokens, wide): the codes of the first tokens, interleaved.
     interleaved: &'m mut [i8],
 }
 
@@ -72,7 +72,7 @@ impl<'m> Inputs<'m> {
             + carved_bytes(tokens * wide)
             + carved_bytes(blocks * size_of::<f32>())
             + carved_bytes(blocks * size_of::<i32>())
-            + carved_bytes(wide)
+            + carved_bytes(tokens.min(FEW_TOKENS) * wide)
     }
 
     /// Carves room for `tokens` tokens of `wide` columns.
@@ -83,7 +83,7 @@ impl<'m> Inputs<'m> {
             q: arena.take(tokens * wide)?,
             scales: arena.take(blocks)?,
             sums: arena.take(blocks)?,
-            interleaved: arena.take(wide)?,
+            interleaved: arena.take(tokens.min(FEW_TOKENS) * wide)?,
         })
     }
 
@@ -167,8 +167,11 @@ impl<'m> Inputs<'m> {
             });
         }
         drop(jobs);
-        if tokens == 1 {
-            interleave_activations(&self.q[..q_cols], &mut self.interleaved[..q_cols]);
+        if tokens <= FEW_TOKENS && q_cols > 0 {
+            let rows = self.interleaved.chunks_exact_mut(q_cols).take(tokens);
+            for (q, interleaved) in self.q.chunks_exact(q_cols).zip(rows) {
+                interleave_activations(q, interleaved);
+            }
         }
     }
 
@@ -182,7 +185,7 @@ impl<'m> Inputs<'m> {
         let (scales, sums) = (&self.scales[..blocks], &self.sums[..blocks]);
         let x = Activations::new(tokens, cols, &self.x[..len], &self.q[..len], scales, sums);
         match tokens {
-            1 => x.with_interleaved(&self.interleaved[..cols]),
+            ..=FEW_TOKENS => x.with_interleaved(&self.interleaved[..len]),
             _ => x,
         }
     }
@@ -194,8 +197,9 @@ impl<'m> Inputs<'m> {
         if cols.is_multiple_of(BLOCK) {
             let blocks = cols / BLOCK;
             self.q[to..to + cols].copy_from_slice(&source.q[from..from + cols]);
-            if index == 0 {
-                interleave_activations(&self.q[..cols], &mut self.interleaved[..cols]);
+            if index < FEW_TOKENS {
+                let interleaved = &mut self.interleaved[to..to + cols];
+                interleave_activations(&self.q[to..to + cols], interleaved);
             }
             let (to, from) = (index * blocks, token * blocks);
             self.scales[to..to + blocks].copy_from_slice(&source.scales[from..from + blocks]);
@@ -259,5 +263,83 @@ impl<'m> Work<'m> {
             },
             logits: arena.take(b.logits)?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tessera_kernels::kv::KvType;
+    use tessera_kernels::{Activation, GROUP};
+
+    use super::*;
+    use crate::budget::Budget;
+    use crate::kv::Place;
+
+    fn shape(n_experts: usize) -> Shape {
+        Shape {
+            dim: 160,
+            ffn_dim: 352,
+            n_layers: 2,
+            n_heads: 5,
+            n_kv_heads: 1,
+            head_dim: 32,
+            vocab_size: 77,
+            seq_len: 64,
+            n_experts,
+            n_experts_used: n_experts.min(2),
+            sliding_window: 0,
+            activation: Activation::Silu,
+            rms_eps: 1e-5,
+            attention_factor: 1.0,
+            qkv_bias: false,
+            qk_norm: false,
+            tied_embeddings: true,
+            norm_topk_prob: false,
+            kv_f32: false,
+            bundle_neurons: GROUP,
+            cluster_neurons: GROUP,
+        }
+    }
+
+    /// The budget says what is carved, to the byte.
+    #[test]
+    fn what_is_planned_is_carved() {
+        for (n_experts, batch_tokens) in [(0, 1), (0, 7), (0, 8), (0, 128), (4, 1), (4, 33)] {
+            let shape = shape(n_experts);
+            let sizes = Sizes {
+                n_chunks: 3,
+                resident_bytes: 0,
+                seq_len: 64,
+                sequences: 1,
+                kv: KvType::F16,
+                batch_tokens,
+                logits_rows: batch_tokens,
+                lanes: 3,
+                n_slots: 2,
+                slot_bytes: 4096,
+                embed_bytes: 4096,
+                n_thresholds: 0,
+                sparse: None,
+            };
+            let budget = Budget::new(&shape, &sizes);
+            let mut region = vec![0; budget.activation_bytes + budget.scratch_bytes + 4096];
+            let mut arena = Arena::new(&mut region);
+            let before = arena.taken_bytes();
+            Work::take(&mut arena, &shape, &sizes).unwrap();
+            let places = carved_bytes(batch_tokens * size_of::<Place>());
+            let taken = arena.taken_bytes() - before;
+            assert_eq!(
+                taken + places,
+                budget.activation_bytes,
+                "{n_experts} {batch_tokens}"
+            );
+            let before = arena.taken_bytes();
+            take_lanes(&mut arena, &shape, &sizes).unwrap();
+            assert_eq!(
+                arena.taken_bytes() - before,
+                budget.scratch_bytes,
+                "{batch_tokens}"
+            );
+        }
     }
 }

@@ -3,10 +3,10 @@
 //! `cargo bench -p tessera-kernels --features std [-- WORD...]` prints the lines that contain all
 //! words (of table, kernel, type, shape). Weights are larger than the caches, so that `matvec`,
 //! `down_group` and `neurons` show memory (with the word `cached` they are small: arithmetic);
-//! `matmul` and `down_group_many` take 128 tokens. Numbers are medians of five runs. `read` is
-//! what a plain loop reads, measured again with each line; `peak` is what the table's multiply-adds
-//! reach in registers; the last column is the share of the nearer of both. Time is what a thread
-//! had of its core, where Linux tells.
+//! `matmul` and `down_group_many` take 128 tokens, those with `few` 4. Numbers are medians of five
+//! runs. `read` is what a plain loop reads, measured again with each line; `peak` is what the
+//! table's multiply-adds reach in registers; the last column is the share of the nearer of both.
+//! Time is what a thread had of its core, where Linux tells.
 
 use tessera_kernels::{Kernels, WeightType};
 
@@ -28,6 +28,8 @@ const TYPES: [WeightType; 6] = [
     WeightType::Q4K,
 ];
 const TOKENS: usize = 128;
+/// Tokens of `matmul_few` and `down_group_few`.
+const FEW: usize = 4;
 /// Weights of one thread: four times a usual L3.
 const WEIGHT_BYTES: usize = 128 << 20;
 /// Those of `cached`: half of a usual L2.

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use tessera_kernels::Activations;
+use tessera_kernels::{Activations, FEW_TOKENS};
 
 use crate::{RUN_SECONDS, RUNS, TOKENS};
 
@@ -82,7 +82,7 @@ impl Memory {
         let x = Activations::new(tokens, cols, &[], q, floats, sums);
         match tokens {
             // Any codes will do.
-            1 => x.with_interleaved(q),
+            0..=FEW_TOKENS => x.with_interleaved(q),
             _ => x,
         }
     }

@@ -3,14 +3,21 @@
 use tessera_kernels::{GROUP, Kernels, NeuronRows, Rows, WeightType};
 
 use crate::memory::{Memory, Work};
-use crate::{TOKENS, TYPES};
+use crate::{FEW, TOKENS, TYPES};
 
 /// (rows, cols)
 const SHAPES: [(usize, usize); 4] = [(8960, 1536), (1536, 8960), (1536, 576), (576, 1536)];
 
 /// All of them.
 pub fn cases(kernels: Kernels) -> impl Iterator<Item = Case> {
-    let names = ["matvec", "down_group", "matmul", "down_group_many"];
+    let names = [
+        "matvec",
+        "down_group",
+        "matmul",
+        "down_group_many",
+        "matmul_few",
+        "down_group_few",
+    ];
     let shaped = move |kernel, ty: WeightType| {
         let fitting = move |&(_, cols): &(usize, usize)| cols % ty.cols_multiple() == 0;
         SHAPES
@@ -62,8 +69,11 @@ impl Case {
         let matrix_bytes = rows * ty.row_bytes(cols);
         let matrices = memory.weights.len() / matrix_bytes;
         let code_bytes = rows * ty.code_bytes(cols);
-        let many = matches!(kernel, "matmul" | "down_group_many");
-        let tokens = if many { TOKENS } else { 1 };
+        let tokens = match kernel {
+            "matvec" | "down_group" => 1,
+            "matmul_few" | "down_group_few" => FEW,
+            _ => TOKENS,
+        };
         let mut scratch = vec![0u8; Kernels::scratch_bytes(cols, tokens)];
         let mut out = vec![0f32; rows.max(cols) * tokens];
         let mut done = 0;
@@ -74,9 +84,9 @@ impl Case {
             done += 1;
             match kernel {
                 "matvec" => (kernels.matvec)(&w, &memory.inputs(1, cols), &mut out[..rows]),
-                "matmul" => {
-                    let x = memory.inputs(TOKENS, cols);
-                    (kernels.matmul)(&w, &x, &mut out[..rows * TOKENS], &mut scratch);
+                "matmul" | "matmul_few" => {
+                    let x = memory.inputs(tokens, cols);
+                    (kernels.matmul)(&w, &x, &mut out[..rows * tokens], &mut scratch);
                 }
                 _ => {
                     for first in (0..rows).step_by(GROUP) {
@@ -88,7 +98,7 @@ impl Case {
                         group.then(&next[..next.len().min(codes.len() / rows * GROUP)]);
                         let h = &memory.floats[first * tokens..][..GROUP * tokens];
                         let acc = &mut out[..cols * tokens];
-                        if many {
+                        if tokens > 1 {
                             let all = 0..cols;
                             (kernels.down_group_many)(&group, all, tokens, h, acc, &mut scratch);
                         } else {

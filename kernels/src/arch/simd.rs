@@ -167,16 +167,16 @@ pub(crate) trait Simd8: Simd<Bytes = [u8; 32], Floats = [f32; 8]> {
 
     /// Lane `j` is the whole product of `w[j]` and `a[j]`; 0 from lane `N` (2, 4 or 8) on.
     fn blocks<const TY: u8, const N: usize>(self, w: [Self::V; 8], a: &[[u8; 32]; 8]) -> Self::W;
-    /// The eight accumulators of an interleaved row, over its whole runs of eight blocks.
-    /// `ask(run)` is called before every second run.
+    /// The eight accumulators of an interleaved row and of each of `T` tokens, over its whole runs
+    /// of eight blocks. `ask(run)` is called before every second run.
     #[inline(always)]
-    fn runs<const TY: u8>(
+    fn runs<const TY: u8, const T: usize>(
         self,
         row: &RowRuns<'_>,
-        x: &TokenRuns<'_>,
+        x: [&TokenRuns<'_>; T],
         ask: impl FnMut(usize),
-    ) -> Self::F {
-        one_by_one::<Self, TY>(self, row, x, ask)
+    ) -> [Self::F; T] {
+        one_by_one::<Self, TY, T>(self, row, x, ask)
     }
 
     /// Products of quads of `rows` with coefficients `c[quad][lanes[b]]`, for the pair of blocks at
@@ -264,6 +264,7 @@ pub(crate) struct RowRuns<'a> {
 }
 
 /// One token's whole runs of eight blocks.
+#[derive(Clone, Copy)]
 pub(crate) struct TokenRuns<'a> {
     /// As [`crate::interleave_activations`] gives them.
     pub q: &'a [[[u8; 32]; 8]],
@@ -291,40 +292,46 @@ impl<'a> RowRuns<'a> {
 
 /// [`Simd8::runs`] run by run.
 #[inline(always)]
-pub(crate) fn one_by_one<S: Simd8, const TY: u8>(
+pub(crate) fn one_by_one<S: Simd8, const TY: u8, const T: usize>(
     s: S,
     row: &RowRuns<'_>,
-    x: &TokenRuns<'_>,
+    x: [&TokenRuns<'_>; T],
     mut ask: impl FnMut(usize),
-) -> S::F {
-    let mut sum = s.splat(0.0);
-    for (run, q) in x.q.iter().enumerate() {
+) -> [S::F; T] {
+    let mut sums = [s.splat(0.0); T];
+    for run in 0..x[0].q.len() {
         if run % 2 == 0 {
             ask(run);
         }
-        let eight = row.eight::<TY>(run);
-        let x = inputs::<S, TY>(s, q, &x.scales[run], &x.sums[run]);
-        sum = add_run::<S, TY>(s, sum, &eight, &x);
+        add_run::<S, TY, T>(s, &mut sums, row, x, run);
     }
-    sum
+    sums
 }
 
-/// Adds a run of eight interleaved blocks.
+/// Adds run `run` of an interleaved row.
 #[inline(always)]
-pub(crate) fn add_run<S: Simd8, const TY: u8>(
+pub(crate) fn add_run<S: Simd8, const TY: u8, const T: usize>(
     s: S,
-    sum: S::F,
-    row: &EightBlocks<'_>,
-    x: &EightInputs<'_, S>,
-) -> S::F {
+    sums: &mut [S::F; T],
+    row: &RowRuns<'_>,
+    x: [&TokenRuns<'_>; T],
+    run: usize,
+) {
+    let row = row.eight::<TY>(run);
     let bytes = code_bytes::<TY>(2);
-    let mut acc = s.zero_acc();
+    let mut acc = [s.zero_acc(); T];
     for pair in 0..4 {
         let w = s.pair::<TY>(&row.codes[pair * bytes..][..bytes]);
         let [even, odd] = [STEPS[2 * pair], STEPS[2 * pair + 1]];
-        acc = s.dot2::<TY>(acc, w, [s.bytes(&x.q[even]), s.bytes(&x.q[odd])]);
+        for t in 0..T {
+            let q = &x[t].q[run];
+            acc[t] = s.dot2::<TY>(acc[t], w, [s.bytes(&q[even]), s.bytes(&q[odd])]);
+        }
     }
-    add_dots::<S, TY>(s, sum, s.done::<TY>(acc), row, x)
+    for t in 0..T {
+        let x = inputs::<S, TY>(s, &x[t].q[run], &x[t].scales[run], &x[t].sums[run]);
+        sums[t] = add_dots::<S, TY>(s, sums[t], s.done::<TY>(acc[t]), &row, &x);
+    }
 }
 
 /// What eight blocks of activations give to every row.

@@ -9,12 +9,12 @@ fn matvec(kernels: &Kernels, w: &Rows<'_>, x: &Inputs) -> Vec<f32> {
     out
 }
 
-fn matmul(kernels: &Kernels, w: &Rows<'_>, x: &Inputs) -> Vec<f32> {
-    let mut out = vec![f32::NAN; w.rows() * x.tokens];
-    let mut scratch = scratch(w.cols(), x.tokens);
+fn matmul(kernels: &Kernels, w: &Rows<'_>, x: &Activations<'_>) -> Vec<f32> {
+    let mut out = vec![f32::NAN; w.rows() * x.tokens()];
+    let mut scratch = scratch(w.cols(), x.tokens());
     // Not aligned, as a caller's bytes may be.
     scratch.push(0);
-    (kernels.matmul)(w, &x.view(), &mut out, &mut scratch[1..]);
+    (kernels.matmul)(w, x, &mut out, &mut scratch[1..]);
     out
 }
 
@@ -95,8 +95,12 @@ fn rows_may_be_spread_and_ask_for_others() {
             let one = Inputs::random(&mut random, 1, cols);
             for kernels in Kernels::available() {
                 let what = format!("{} {ty:?} {rows}x{cols} in runs of {k}", kernels.name);
-                let want = matmul(&Kernels::SCALAR, &w.view(), &x);
-                assert_same(&matmul(&kernels, &spread.then(soon), &x), &want, &what);
+                let want = matmul(&Kernels::SCALAR, &w.view(), &x.view());
+                assert_same(
+                    &matmul(&kernels, &spread.then(soon), &x.view()),
+                    &want,
+                    &what,
+                );
                 let want = matvec(&Kernels::SCALAR, &w.view(), &one);
                 assert_same(&matvec(&kernels, &spread.then(soon), &one), &want, &what);
                 let part = spread.slice(rows - k, k);
@@ -143,7 +147,9 @@ fn matmul_is_matvec_for_each_token() {
                 }
                 for kernels in Kernels::available() {
                     let what = format!("{} {ty:?} {rows}x{cols} {tokens}", kernels.name);
-                    assert_same(&matmul(&kernels, &w.view(), &x), &want, &what);
+                    for x in [x.view(), x.plain()] {
+                        assert_same(&matmul(&kernels, &w.view(), &x), &want, &what);
+                    }
                 }
             }
         }
@@ -159,10 +165,12 @@ fn extreme_codes_do_not_saturate() {
                 let w = Matrix::extreme(ty, 5, cols, low);
                 let x = Inputs::of(vec![sign; cols * 5], 5);
                 assert!(x.q.iter().all(|q| q.abs() == 127));
-                let want = matmul(&Kernels::SCALAR, &w.view(), &x);
+                let want = matmul(&Kernels::SCALAR, &w.view(), &x.view());
                 for kernels in tables() {
                     let what = format!("{} {ty:?} {low} {sign}", kernels.name);
-                    assert_same(&matmul(&kernels, &w.view(), &x), &want, &what);
+                    for x in [x.view(), x.plain()] {
+                        assert_same(&matmul(&kernels, &w.view(), &x), &want, &what);
+                    }
                     let one = Inputs::of(vec![sign; cols], 1);
                     assert_same(&matvec(&kernels, &w.view(), &one), &[want[0]; 5], &what);
                 }
@@ -182,7 +190,10 @@ fn nan_reaches_the_output() {
             w.poison(2, 8);
             floats[3 * cols + 100] = f32::NAN;
             let x = Inputs::of(floats, 5);
-            for (i, y) in matmul(&kernels, &w.view(), &x).into_iter().enumerate() {
+            for (i, y) in matmul(&kernels, &w.view(), &x.view())
+                .into_iter()
+                .enumerate()
+            {
                 let poisoned = i / 5 == 2 || i % 5 == 3;
                 assert_eq!(y.is_nan(), poisoned, "{} {ty:?} {i}", kernels.name);
             }
@@ -205,10 +216,10 @@ fn infinities_agree() {
         floats[96] = f32::NEG_INFINITY;
         floats[200] = 3e38;
         let x = Inputs::of(floats, 4);
-        let want = matmul(&Kernels::SCALAR, &w.view(), &x);
+        let want = matmul(&Kernels::SCALAR, &w.view(), &x.view());
         for kernels in tables() {
             let what = format!("{} {ty:?}", kernels.name);
-            assert_same(&matmul(&kernels, &w.view(), &x), &want, &what);
+            assert_same(&matmul(&kernels, &w.view(), &x.view()), &want, &what);
         }
     }
 }

@@ -17,7 +17,7 @@ pub(crate) fn dot_group<S: Simd8>(s: S, w: &NeuronRows<'_>, x: &Activations<'_>,
         WeightType::F32 => floats::<S, false>(s, w, x.x, out),
         WeightType::F16 => floats::<S, true>(s, w, x.x, out),
         ty => {
-            let token = Token::new(x);
+            let token = Token::new(x, 0);
             by_type!(ty, quantized::<S>(s, w, &token, out));
         }
     }
@@ -38,7 +38,7 @@ fn quantized<S: Simd8, const TY: u8>(s: S, w: &NeuronRows<'_>, x: &Token<'_>, ou
     for (index, out) in out.iter_mut().enumerate() {
         let rows = |index: usize| Some([*w.codes().get(index)?, *w.scales().get(index)?]);
         let next = rows(index + rows_ahead);
-        *out = row::<S, TY>(s, w.codes()[index], w.scales()[index], x, |run| {
+        [*out] = row::<S, TY, 1>(s, w.codes()[index], w.scales()[index], [x], |run| {
             ahead.ask(s);
             if let Some(next) = next {
                 ask_for_runs::<S, TY>(s, next, [0; 2], run);

@@ -31,19 +31,24 @@ pub(crate) fn down_group<P: Simd8, S: Simd>(
     scratch: &mut [u8],
 ) {
     check::down_group(w, h, acc, scratch);
-    // Vectors whose lanes there are blocks for.
-    let wide = w.cols() >= S::LANES * BLOCK;
+    // Vectors whose lanes there are blocks for; compiled twice only where there are two widths.
+    if const { S::LANES > P::LANES } && w.cols() >= S::LANES * BLOCK {
+        by_width::<P, S>(p, s, w, h, acc);
+    } else {
+        by_width::<P, P>(p, p, w, h, acc);
+    }
+}
+
+/// With coefficients of as many blocks of outputs at once as `S` has lanes.
+#[inline(always)]
+fn by_width<P: Simd8, S: Simd>(p: P, s: S, w: &NeuronRows<'_>, h: &[f32], acc: &mut [f32]) {
     match (w.ty(), w.zipped()) {
         (WeightType::F32, _) => floats::<P, false>(p, w, h, acc),
         (WeightType::F16, _) => floats::<P, true>(p, w, h, acc),
-        (ty, Some(codes)) if wide => {
+        (ty, Some(codes)) => {
             by_type!(ty, down_zipped::quantized::<P, S>(p, s, w, codes, h, acc));
         }
-        (ty, Some(codes)) => {
-            by_type!(ty, down_zipped::quantized::<P, P>(p, p, w, codes, h, acc));
-        }
-        (ty, None) if wide => by_type!(ty, quantized::<P, S>(p, s, w, h, acc)),
-        (ty, None) => by_type!(ty, quantized::<P, P>(p, p, w, h, acc)),
+        (ty, None) => by_type!(ty, quantized::<P, S>(p, s, w, h, acc)),
     }
 }
 

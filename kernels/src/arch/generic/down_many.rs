@@ -6,14 +6,16 @@ use core::ops::Range;
 use super::by_type;
 use super::coefficients::LANES_MAX;
 use super::down::{Quads, float_at};
-use super::down_zipped::quad_codes;
+use super::down_zipped::{self, quad_codes};
 use super::float::{code, scale_of};
 use super::panel::carve;
 use crate::arch::simd::{Simd, Simd8, code_bytes, correction, has_offset};
 use crate::block::{BLOCK, GROUP, WeightType};
 use crate::check;
+use crate::interleave::FEW_TOKENS;
 use crate::neurons::NeuronRows;
 use crate::quantize::block_scale;
+use crate::soon::Soon;
 use crate::zip::{QUAD, QUADS};
 
 /// See [`crate::Kernels::down_group_many`].
@@ -39,6 +41,9 @@ pub(crate) fn down_group_many<P: Simd8, S: Simd>(
     match w.ty() {
         WeightType::F32 => floats::<P, false>(p, w, cols, tokens, h, acc),
         WeightType::F16 => floats::<P, true>(p, w, cols, tokens, h, acc),
+        ty if w.zipped().is_some() && tokens <= FEW_TOKENS && cols == (0..w.cols()) => {
+            by_type!(ty, one_by_one::<P, S>(p, s, w, tokens, h, acc, scratch));
+        }
         ty => {
             // A vector that would be at most half full is not worth its width.
             if tokens <= S::LANES / 2 {
@@ -53,6 +58,41 @@ pub(crate) fn down_group_many<P: Simd8, S: Simd>(
                 );
             }
         }
+    }
+}
+
+/// A few tokens of a group whose rows are zipped: each as if it were alone.
+#[inline(always)]
+fn one_by_one<P: Simd8, S: Simd, const TY: u8>(
+    p: P,
+    s: S,
+    w: &NeuronRows<'_>,
+    tokens: usize,
+    h: &[f32],
+    acc: &mut [f32],
+    mut scratch: &mut [u8],
+) {
+    let codes = w.zipped().unwrap_or(&[]);
+    let sums = carve::<f32>(&mut scratch, w.cols());
+    let mut w = *w;
+    for token in 0..tokens {
+        let mut column = [0.0; GROUP];
+        for (one, h) in column.iter_mut().zip(h.chunks_exact(tokens)) {
+            *one = h[token];
+        }
+        for (sum, acc) in sums.iter_mut().zip(acc.chunks_exact(tokens)) {
+            *sum = acc[token];
+        }
+        if const { S::LANES > P::LANES } && sums.len() >= S::LANES * BLOCK {
+            down_zipped::quantized::<P, S, TY>(p, s, &w, codes, &column, sums);
+        } else {
+            down_zipped::quantized::<P, P, TY>(p, p, &w, codes, &column, sums);
+        }
+        for (sum, acc) in sums.iter().zip(acc.chunks_exact_mut(tokens)) {
+            acc[token] = *sum;
+        }
+        // Asked for once.
+        w.then(Soon::default());
     }
 }
 

@@ -4,6 +4,7 @@ use bytemuck::{cast_slice, must_cast};
 
 use super::ahead::Ahead;
 use super::by_type;
+use super::few;
 use super::matvec::{self, Token};
 use super::panel::{Panel, carve};
 use crate::arch::simd::{Simd, Simd8, has_offset, offset_shift};
@@ -32,11 +33,12 @@ pub(crate) fn matmul<P: Simd8, S: Simd>(
     match w.ty() {
         WeightType::F32 => floats::<P, false>(p, w, x, out),
         WeightType::F16 => floats::<P, true>(p, w, x, out),
-        ty if !x.interleaved.is_empty() => {
-            let token = Token::new(x);
+        ty if x.interleaved.is_empty() => by_type!(ty, many::<P, S>(p, s, w, x, out, scratch)),
+        ty if x.tokens() == 1 => {
+            let token = Token::new(x, 0);
             by_type!(ty, matvec::quantized::<P>(p, w, &token, out));
         }
-        ty => by_type!(ty, many::<P, S>(p, s, w, x, out, scratch)),
+        ty => by_type!(ty, few::quantized::<P>(p, w, x, out)),
     }
 }
 

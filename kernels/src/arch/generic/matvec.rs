@@ -26,13 +26,14 @@ pub(crate) fn matvec<S: Simd8>(s: S, w: &Rows<'_>, x: &Activations<'_>, out: &mu
         WeightType::F32 => floats::<S, false>(s, w, x.x, out),
         WeightType::F16 => floats::<S, true>(s, w, x.x, out),
         ty => {
-            let token = Token::new(x);
+            let token = Token::new(x, 0);
             by_type!(ty, quantized::<S>(s, w, &token, out));
         }
     }
 }
 
 /// One token's activations, in runs of eight blocks; the last blocks filled up with zeros.
+#[derive(Clone, Copy)]
 pub(super) struct Token<'a> {
     pub(super) blocks: usize,
     pub(super) runs: TokenRuns<'a>,
@@ -40,6 +41,7 @@ pub(super) struct Token<'a> {
 }
 
 /// Eight blocks of activations.
+#[derive(Clone, Copy)]
 struct Tail {
     q: [[u8; BLOCK]; BLOCKS],
     scales: [f32; BLOCKS],
@@ -47,15 +49,16 @@ struct Tail {
 }
 
 impl<'a> Token<'a> {
-    /// The only token of `x`.
+    /// Token `token` of `x`.
     #[inline(always)]
-    pub(super) fn new(x: &Activations<'a>) -> Self {
-        let q: &[u8] = cast_slice(x.interleaved);
-        let (scales, scales_rest) = x.scales.as_chunks();
-        let (sums, sums_rest) = x.sums.as_chunks();
+    pub(super) fn new(x: &Activations<'a>, token: usize) -> Self {
+        let blocks = x.cols() / BLOCK;
+        let q: &[u8] = cast_slice(&x.interleaved[token * x.cols()..][..x.cols()]);
+        let (scales, scales_rest) = x.scales[token * blocks..][..blocks].as_chunks();
+        let (sums, sums_rest) = x.sums[token * blocks..][..blocks].as_chunks();
         let (q, q_rest) = q.as_chunks::<BLOCK>().0.as_chunks();
         Token {
-            blocks: x.cols() / BLOCK,
+            blocks,
             runs: TokenRuns { q, scales, sums },
             tail: Tail {
                 q: padded([0; BLOCK], q_rest),
@@ -86,7 +89,7 @@ pub(super) fn quantized<S: Simd8, const TY: u8>(
     let scales_ahead = rows_ahead * w.ty().scale_bytes(w.cols());
     for (index, out) in out.iter_mut().enumerate() {
         let (codes, scales) = (w.codes(index), w.scales(index));
-        *out = row::<S, TY>(s, codes, scales, x, |run| {
+        [*out] = row::<S, TY, 1>(s, codes, scales, [x], |run| {
             if ahead.is_given() {
                 ahead.ask(s);
             } else if w.follow_each_other() {
@@ -159,32 +162,41 @@ fn narrow<S: Simd8, const TY: u8, const B: usize>(
         }
     }
     for index in done * at_once..out.len() {
-        out[index] = row::<S, TY>(s, w.codes(index), w.scales(index), x, |_| {});
+        [out[index]] = row::<S, TY, 1>(s, w.codes(index), w.scales(index), [x], |_| {});
     }
 }
 
-/// One interleaved row. `ask(run)` is called before every second run.
+/// One interleaved row times `T` tokens. `ask(run)` is called before every second run.
 #[inline(always)]
-pub(super) fn row<S: Simd8, const TY: u8>(
+pub(super) fn row<S: Simd8, const TY: u8, const T: usize>(
     s: S,
     codes: &[u8],
     scales: &[u8],
-    x: &Token<'_>,
+    x: [&Token<'_>; T],
     ask: impl FnMut(usize),
-) -> f32 {
+) -> [f32; T] {
+    let blocks = x[0].blocks;
     let row = RowRuns {
         codes,
         scales,
-        minima_at: x.blocks * 2,
+        minima_at: blocks * 2,
     };
-    let sums = s.runs::<TY>(&row, &x.runs, ask);
-    let sums = match x.blocks % BLOCKS {
-        0 => sums,
-        1 | 2 => add_tail::<S, TY, 2>(s, codes, scales, x, sums),
-        3 | 4 => add_tail::<S, TY, 4>(s, codes, scales, x, sums),
-        _ => add_tail::<S, TY, 8>(s, codes, scales, x, sums),
-    };
-    s.tree(sums)
+    let mut runs = [&x[0].runs; T];
+    for t in 0..T {
+        runs[t] = &x[t].runs;
+    }
+    let sums = s.runs::<TY, T>(&row, runs, ask);
+    let mut out = [0.0; T];
+    for t in 0..T {
+        let sums = match blocks % BLOCKS {
+            0 => sums[t],
+            1 | 2 => add_tail::<S, TY, 2>(s, codes, scales, x[t], sums[t]),
+            3 | 4 => add_tail::<S, TY, 4>(s, codes, scales, x[t], sums[t]),
+            _ => add_tail::<S, TY, 8>(s, codes, scales, x[t], sums[t]),
+        };
+        out[t] = s.tree(sums);
+    }
+    out
 }
 
 /// Adds the last 1 to 7 blocks of a row, `N` at most, which are in order; lanes past the end are

@@ -9,6 +9,7 @@ pub(crate) mod dot_group;
 pub(crate) mod down;
 pub(crate) mod down_many;
 mod down_zipped;
+mod few;
 pub(crate) mod float;
 pub(crate) mod gated;
 pub(crate) mod matmul;

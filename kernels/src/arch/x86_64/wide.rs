@@ -7,8 +7,8 @@ use bytemuck::{must_cast_ref, pod_read_unaligned};
 
 use super::ymm::{Vnni512, Ymm};
 use crate::arch::simd::{
-    Q4K, Q4O, Q5, Q6, Q8, RowRuns, TokenRuns, add_run, chunk_at, code_bytes, has_offset, inputs,
-    is_4bit, offset_shift,
+    Q4K, Q4O, Q5, Q6, Q8, RowRuns, TokenRuns, add_run, chunk_at, code_bytes, has_offset, is_4bit,
+    offset_shift,
 };
 
 /// Codes of the pair of blocks at byte `at` of a row, one a byte; Q8 plus 128.
@@ -117,23 +117,34 @@ unsafe fn two_pairs<const TY: u8>(row: &[u8], at: usize) -> [__m512i; 2] {
     }
 }
 
-/// Products of a run of eight interleaved blocks, as two halves to be added.
+/// Codes of a run of eight interleaved blocks, in the order of the steps they meet.
 ///
 /// # Safety
 /// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[inline(always)]
-unsafe fn run_dots<const TY: u8>(codes: &[u8], q: &[[u8; 32]; 8]) -> __m512i {
+unsafe fn run_codes<const TY: u8>(codes: &[u8]) -> [__m512i; 4] {
     assert_eq!(codes.len(), code_bytes::<TY>(8));
+    // SAFETY: the caller's; the length was asserted.
+    unsafe {
+        let [a, b] = two_pairs::<TY>(codes, 0);
+        let [c, d] = two_pairs::<TY>(codes, code_bytes::<TY>(4));
+        [a, b, c, d]
+    }
+}
+
+/// Products of a run, as two halves to be added.
+///
+/// # Safety
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
+#[inline(always)]
+unsafe fn run_dots(codes: &[__m512i; 4], q: &[[u8; 32]; 8]) -> __m512i {
     let q = must_cast_ref::<[[u8; 32]; 8], [[u8; 64]; 4]>(q);
-    // SAFETY: the caller's; the length was asserted; the loads need no alignment.
+    // SAFETY: the caller's; the loads need no alignment.
     unsafe {
         let mut dots = _mm512_setzero_si512();
-        for two in 0..2 {
-            let [even, odd] = two_pairs::<TY>(codes, two * code_bytes::<TY>(4));
-            let a = _mm512_loadu_si512(q[2 * two].as_ptr().cast());
-            dots = _mm512_dpbusd_epi32(dots, even, a);
-            let a = _mm512_loadu_si512(q[2 * two + 1].as_ptr().cast());
-            dots = _mm512_dpbusd_epi32(dots, odd, a);
+        for step in 0..4 {
+            let a = _mm512_loadu_si512(q[step].as_ptr().cast());
+            dots = _mm512_dpbusd_epi32(dots, codes[step], a);
         }
         dots
     }
@@ -145,66 +156,132 @@ unsafe fn run_dots<const TY: u8>(codes: &[u8], q: &[[u8; 32]; 8]) -> __m512i {
 /// # Safety
 /// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[inline(always)]
-pub(super) unsafe fn runs<const TY: u8>(
+pub(super) unsafe fn runs<const TY: u8, const T: usize>(
+    s: Ymm<Vnni512>,
+    row: &RowRuns<'_>,
+    x: [&TokenRuns<'_>; T],
+    mut ask: impl FnMut(usize),
+) -> [__m256; T] {
+    if T == 1 {
+        // SAFETY: the caller's.
+        return [unsafe { runs_of_one::<TY>(s, row, x[0], ask) }; T];
+    }
+    let minima = match TY {
+        Q4O => &row.scales[row.minima_at..],
+        _ => row.scales,
+    };
+    let rows = row.codes.chunks_exact(2 * code_bytes::<TY>(8));
+    let rows = rows.zip(row.scales.as_chunks().0.iter().zip(minima.as_chunks().0));
+    let runs = x[0].q.len();
+    // SAFETY: the caller's.
+    unsafe {
+        let mut sums = [_mm256_setzero_ps(); T];
+        for (two, (codes, (d, m))) in rows.take(runs / 2).enumerate() {
+            ask(2 * two);
+            let (first, second) = codes.split_at(code_bytes::<TY>(8));
+            let codes = [run_codes::<TY>(first), run_codes::<TY>(second)];
+            let [d, m] = match TY {
+                Q4K => super_scales(d),
+                _ => [halves(d), halves(m)],
+            };
+            for t in 0..T {
+                let token = x[t];
+                let (q, scales, of) = (&token.q[2 * two..], &token.scales[2 * two..], token.sums);
+                let (q, scales) = (&q.as_chunks().0[0], &scales.as_chunks().0[0]);
+                let p = two_runs::<TY>(&codes, d, m, q, scales, &of[2 * two..].as_chunks().0[0]);
+                sums[t] = _mm256_add_ps(sums[t], _mm512_castps512_ps256(p));
+                sums[t] = _mm256_add_ps(sums[t], _mm512_extractf32x8_ps::<1>(p));
+            }
+        }
+        if runs % 2 == 1 {
+            ask(runs - 1);
+            add_run::<_, TY, T>(s, &mut sums, row, x, runs - 1);
+        }
+        sums
+    }
+}
+
+/// The same for one token, whose loop has no bounds to check.
+///
+/// # Safety
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
+#[inline(always)]
+unsafe fn runs_of_one<const TY: u8>(
     s: Ymm<Vnni512>,
     row: &RowRuns<'_>,
     x: &TokenRuns<'_>,
     mut ask: impl FnMut(usize),
 ) -> __m256 {
+    let minima = match TY {
+        Q4O => &row.scales[row.minima_at..],
+        _ => row.scales,
+    };
+    let rows = row.codes.chunks_exact(2 * code_bytes::<TY>(8));
+    let rows = rows.zip(row.scales.as_chunks().0.iter().zip(minima.as_chunks().0));
+    let numbers = x.scales.as_chunks().0.iter().zip(x.sums.as_chunks().0);
+    let tokens = x.q.as_chunks().0.iter().zip(numbers);
     // SAFETY: the caller's.
     unsafe {
         let mut sum = _mm256_setzero_ps();
-        let (twos, last) = x.q.as_chunks::<2>();
-        let minima = match TY {
-            Q4O => &row.scales[row.minima_at..],
-            _ => row.scales,
-        };
-        let rows = row.codes.chunks_exact(2 * code_bytes::<TY>(8));
-        let rows = rows.zip(row.scales.as_chunks().0.iter().zip(minima.as_chunks().0));
-        let tokens = x
-            .scales
-            .as_chunks::<2>()
-            .0
-            .iter()
-            .zip(x.sums.as_chunks::<2>().0);
-        let tokens = twos.iter().zip(tokens);
         for (two, ((codes, (d, m)), (q, (scales, sums)))) in rows.zip(tokens).enumerate() {
             ask(2 * two);
             let (first, second) = codes.split_at(code_bytes::<TY>(8));
-            let first_dots = run_dots::<TY>(first, &q[0]);
-            let second_dots = run_dots::<TY>(second, &q[1]);
-            let dots = _mm512_add_epi32(
-                _mm512_shuffle_i64x2::<0b01_00_01_00>(first_dots, second_dots),
-                _mm512_shuffle_i64x2::<0b11_10_11_10>(first_dots, second_dots),
-            );
-            let sums = _mm512_loadu_si512(sums.as_ptr().cast());
-            let dots = match offset_shift(TY, true) {
-                Some(3) => _mm512_sub_epi32(dots, _mm512_slli_epi32::<3>(sums)),
-                Some(4) => _mm512_sub_epi32(dots, _mm512_slli_epi32::<4>(sums)),
-                Some(5) => _mm512_sub_epi32(dots, _mm512_slli_epi32::<5>(sums)),
-                Some(_) => _mm512_sub_epi32(dots, _mm512_slli_epi32::<7>(sums)),
-                None => dots,
-            };
+            let codes = [run_codes::<TY>(first), run_codes::<TY>(second)];
             let [d, m] = match TY {
                 Q4K => super_scales(d),
                 _ => [halves(d), halves(m)],
             };
-            let scales = _mm512_loadu_ps(scales.as_ptr().cast());
-            let mut p = _mm512_mul_ps(_mm512_mul_ps(d, scales), _mm512_cvtepi32_ps(dots));
-            if has_offset(TY) {
-                let offsets = _mm512_mul_ps(scales, _mm512_cvtepi32_ps(sums));
-                p = _mm512_add_ps(p, _mm512_mul_ps(m, offsets));
-            }
+            let p = two_runs::<TY>(&codes, d, m, q, scales, sums);
             sum = _mm256_add_ps(sum, _mm512_castps512_ps256(p));
             sum = _mm256_add_ps(sum, _mm512_extractf32x8_ps::<1>(p));
         }
-        if let [q] = last {
-            let run = 2 * twos.len();
-            ask(run);
-            let x = inputs::<_, TY>(s, q, &x.scales[run], &x.sums[run]);
-            sum = add_run::<_, TY>(s, sum, &row.eight::<TY>(run), &x);
+        let runs = x.q.len();
+        if runs % 2 == 1 {
+            ask(runs - 1);
+            let mut sums = [sum];
+            add_run::<_, TY, 1>(s, &mut sums, row, [x], runs - 1);
+            [sum] = sums;
         }
         sum
+    }
+}
+
+/// The products of two runs of blocks, scaled.
+///
+/// # Safety
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
+#[inline(always)]
+unsafe fn two_runs<const TY: u8>(
+    codes: &[[__m512i; 4]; 2],
+    d: __m512,
+    m: __m512,
+    q: &[[[u8; 32]; 8]; 2],
+    scales: &[[f32; 8]; 2],
+    sums: &[[i32; 8]; 2],
+) -> __m512 {
+    // SAFETY: the caller's; the loads are of arrays.
+    unsafe {
+        let [first, second] = [run_dots(&codes[0], &q[0]), run_dots(&codes[1], &q[1])];
+        let dots = _mm512_add_epi32(
+            _mm512_shuffle_i64x2::<0b01_00_01_00>(first, second),
+            _mm512_shuffle_i64x2::<0b11_10_11_10>(first, second),
+        );
+        let sums = _mm512_loadu_si512(sums.as_ptr().cast());
+        let dots = match offset_shift(TY, true) {
+            Some(3) => _mm512_sub_epi32(dots, _mm512_slli_epi32::<3>(sums)),
+            Some(4) => _mm512_sub_epi32(dots, _mm512_slli_epi32::<4>(sums)),
+            Some(5) => _mm512_sub_epi32(dots, _mm512_slli_epi32::<5>(sums)),
+            Some(_) => _mm512_sub_epi32(dots, _mm512_slli_epi32::<7>(sums)),
+            None => dots,
+        };
+        let scales = _mm512_loadu_ps(scales.as_ptr().cast());
+        let p = _mm512_mul_ps(_mm512_mul_ps(d, scales), _mm512_cvtepi32_ps(dots));
+        if has_offset(TY) {
+            let offsets = _mm512_mul_ps(scales, _mm512_cvtepi32_ps(sums));
+            _mm512_add_ps(p, _mm512_mul_ps(m, offsets))
+        } else {
+            p
+        }
     }
 }
 

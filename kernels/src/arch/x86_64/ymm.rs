@@ -21,13 +21,13 @@ pub(super) trait Flavor: Copy {
 
     /// See [`Simd8::runs`].
     #[inline(always)]
-    fn runs<const TY: u8>(
+    fn runs<const TY: u8, const T: usize>(
         s: Ymm<Self>,
         row: &RowRuns<'_>,
-        x: &TokenRuns<'_>,
+        x: [&TokenRuns<'_>; T],
         ask: impl FnMut(usize),
-    ) -> __m256 {
-        one_by_one::<_, TY>(s, row, x, ask)
+    ) -> [__m256; T] {
+        one_by_one::<_, TY, T>(s, row, x, ask)
     }
 
     /// See [`Simd8::quad_sums`].
@@ -116,14 +116,14 @@ impl Flavor for Vnni512 {
     }
 
     #[inline(always)]
-    fn runs<const TY: u8>(
+    fn runs<const TY: u8, const T: usize>(
         s: Ymm<Self>,
         row: &RowRuns<'_>,
-        x: &TokenRuns<'_>,
+        x: [&TokenRuns<'_>; T],
         ask: impl FnMut(usize),
-    ) -> __m256 {
+    ) -> [__m256; T] {
         // SAFETY: the value proves the instruction set.
-        unsafe { wide::runs::<TY>(s, row, x, ask) }
+        unsafe { wide::runs::<TY, T>(s, row, x, ask) }
     }
 
     #[inline(always)]
@@ -383,13 +383,13 @@ impl<X: Flavor> Simd8 for Ymm<X> {
     }
 
     #[inline(always)]
-    fn runs<const TY: u8>(
+    fn runs<const TY: u8, const T: usize>(
         self,
         row: &RowRuns<'_>,
-        x: &TokenRuns<'_>,
+        x: [&TokenRuns<'_>; T],
         ask: impl FnMut(usize),
-    ) -> __m256 {
-        X::runs::<TY>(self, row, x, ask)
+    ) -> [__m256; T] {
+        X::runs::<TY, T>(self, row, x, ask)
     }
 
     #[inline(always)]
