@@ -12,11 +12,13 @@ use super::panel::carve;
 use crate::arch::simd::{Simd, Simd8, code_bytes, correction, has_offset};
 use crate::block::{BLOCK, GROUP, WeightType};
 use crate::check;
-use crate::interleave::FEW_TOKENS;
 use crate::neurons::NeuronRows;
 use crate::quantize::block_scale;
 use crate::soon::Soon;
 use crate::zip::{QUAD, QUADS};
+
+/// Most tokens that are cheaper one by one than in the lanes of a vector.
+const ALONE_MAX: usize = 4;
 
 /// See [`crate::Kernels::down_group_many`].
 #[allow(
@@ -41,7 +43,7 @@ pub(crate) fn down_group_many<P: Simd8, S: Simd>(
     match w.ty() {
         WeightType::F32 => floats::<P, false>(p, w, cols, tokens, h, acc),
         WeightType::F16 => floats::<P, true>(p, w, cols, tokens, h, acc),
-        ty if w.zipped().is_some() && tokens <= FEW_TOKENS && cols == (0..w.cols()) => {
+        ty if w.zipped().is_some() && tokens <= ALONE_MAX && cols == (0..w.cols()) => {
             by_type!(ty, one_by_one::<P, S>(p, s, w, tokens, h, acc, scratch));
         }
         ty => {

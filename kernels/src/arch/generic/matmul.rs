@@ -33,7 +33,7 @@ pub(crate) fn matmul<P: Simd8, S: Simd>(
     match w.ty() {
         WeightType::F32 => floats::<P, false>(p, w, x, out),
         WeightType::F16 => floats::<P, true>(p, w, x, out),
-        ty if x.interleaved.is_empty() => by_type!(ty, many::<P, S>(p, s, w, x, out, scratch)),
+        ty if !few::pays(x) => by_type!(ty, many::<P, S>(p, s, w, x, out, scratch)),
         ty if x.tokens() == 1 => {
             let token = Token::new(x, 0);
             by_type!(ty, matvec::quantized::<P>(p, w, &token, out));
