@@ -1,10 +1,8 @@
 //! Rows of neurons of one group, wherever they stand.
 
-use crate::block::{BLOCK, GROUP, WeightType};
-use crate::pack::unpack_block;
+use crate::block::{GROUP, WeightType};
 use crate::soon::Soon;
 use crate::view::Rows;
-use crate::zip::zipped_block;
 
 /// Down columns of up to [`GROUP`] neurons of one group, each stored as a row over the outputs.
 ///
@@ -136,14 +134,6 @@ impl<'a> NeuronRows<'a> {
     #[inline]
     pub fn zipped(&self) -> Option<&'a [u8]> {
         self.zipped
-    }
-
-    /// Codes of block `block` of neuron `n`, one a byte, as stored.
-    pub(crate) fn codes_of_block(&self, n: usize, block: usize) -> [u8; BLOCK] {
-        match self.zipped {
-            Some(zipped) => zipped_block(self.ty, self.cols, zipped, n, block),
-            None => unpack_block(self.ty, self.codes[n], block),
-        }
     }
 
     /// Scales of each neuron that was added.

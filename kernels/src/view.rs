@@ -6,7 +6,7 @@ use crate::block::{BLOCK, GROUP, WeightType};
 use crate::interleave::FEW_TOKENS;
 use crate::quantize::{block_scale, dequantize_block, dequantize_interleaved, dequantize_row};
 use crate::soon::Soon;
-use crate::zip::{unzip_row, zipped_block};
+use crate::zip::{QUAD, quad_block, unzip_row};
 
 /// Rows of one matrix: W (rows, cols).
 #[derive(Debug, Clone, Copy)]
@@ -178,7 +178,9 @@ impl<'a> Rows<'a> {
             Order::Plain => dequantize_row(ty, cols, self.codes(row), scales, out),
             Order::Zipped => {
                 for (block, out) in out.chunks_mut(BLOCK).enumerate() {
-                    let codes = zipped_block(ty, cols, self.group(row), row % GROUP, block);
+                    let quad = row % GROUP / QUAD;
+                    let codes = quad_block(ty, cols, self.group(row), quad, block);
+                    let codes = codes.map(|codes| codes[row % QUAD]);
                     dequantize_block(ty, block_scale(ty, cols, scales, block), &codes, out);
                 }
             }

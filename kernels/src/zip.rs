@@ -2,7 +2,6 @@
 //! four neurons, as their sum wants them.
 
 use crate::block::{BLOCK, GROUP, WeightType};
-use crate::pack::unpack_block;
 
 /// Rows that are zipped with each other.
 pub(crate) const QUAD: usize = 4;
@@ -43,23 +42,38 @@ pub fn unzip_row(ty: WeightType, cols: usize, row: usize, zipped: &[u8], codes: 
     }
 }
 
-/// Codes of block `block` of row `row` of a zipped group, one a byte, as stored.
-pub(crate) fn zipped_block(
+/// Codes of block `block` of a zipped group's rows `4 quad` to `4 quad + 3`, one a byte, as stored:
+/// for each column those of the four rows.
+pub(crate) fn quad_block(
     ty: WeightType,
     cols: usize,
     zipped: &[u8],
-    row: usize,
+    quad: usize,
     block: usize,
-) -> [u8; BLOCK] {
+) -> [[u8; QUAD]; BLOCK] {
     let pair_bytes = ty.code_bytes(2 * BLOCK);
-    let before = block / 2 * pair_bytes;
+    let (before, odd) = (block / 2 * pair_bytes, block % 2);
     let len = pair_bytes.min(ty.code_bytes(cols) - before);
-    let quad = &zipped[GROUP * before + row / QUAD * QUAD * len..];
-    let mut pair = [0; 2 * BLOCK];
-    for (byte, four) in pair[..len].iter_mut().zip(quad.as_chunks::<QUAD>().0) {
-        *byte = four[row % QUAD];
+    let bytes = &zipped[GROUP * before + quad * QUAD * len..][..QUAD * len];
+    let words = bytes.as_chunks::<QUAD>().0;
+    // The same bits of four bytes at once.
+    let bits = |at: usize, shift: usize, mask: u8| {
+        u32::from_le_bytes(words[at]) >> shift & u32::from_le_bytes([mask; QUAD])
+    };
+    let mut codes = [[0; QUAD]; BLOCK];
+    for (i, codes) in codes.iter_mut().enumerate() {
+        let high = match ty {
+            WeightType::Q8 => {
+                *codes = words[odd * BLOCK + i];
+                continue;
+            }
+            WeightType::Q6 => bits(BLOCK + i % 16, odd * 4 + i / 16 * 2, 3),
+            WeightType::Q5 => bits(BLOCK + odd * 4 + i / 8, i % 8, 1),
+            _ => 0,
+        };
+        *codes = (bits(i, odd * 4, 15) | high << 4).to_le_bytes();
     }
-    unpack_block(ty, &pair, block % 2)
+    codes
 }
 
 fn check(ty: WeightType, cols: usize, row: usize, codes: usize, zipped: usize) {

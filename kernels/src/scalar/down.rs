@@ -7,7 +7,9 @@ use crate::block::{BLOCK, GROUP, WeightType};
 use crate::check;
 use crate::math::{f16_to_f32, round_to_i32};
 use crate::neurons::NeuronRows;
+use crate::pack::unpack_block;
 use crate::quantize::{block_scale, zero_code};
+use crate::zip::{QUAD, quad_block};
 
 pub(super) fn down_group(w: &NeuronRows<'_>, h: &[f32], acc: &mut [f32], scratch: &mut [u8]) {
     check::down_group(w, h, acc, scratch);
@@ -100,19 +102,51 @@ impl Group {
             }
         }
         let (s, inverse) = scale_of(f32::from_bits(top));
-        let mut dots = [0; BLOCK];
-        for n in 0..w.scales().len() {
-            let c = round_to_i32(g[n] * inverse);
-            for (dot, q) in dots.iter_mut().zip(w.codes_of_block(n, block)) {
-                let q = if w.ty() == WeightType::Q8 {
-                    i32::from(q as i8)
-                } else {
-                    i32::from(q)
-                };
-                *dot += c * (q - zero_code(w.ty()));
-            }
+        let mut c = [0; GROUP];
+        for (c, g) in c.iter_mut().zip(&g[..w.len()]) {
+            *c = round_to_i32(g * inverse);
         }
+        let dots = match w.zipped() {
+            Some(zipped) => dots_zipped(w, zipped, &c, block),
+            None => dots_of_rows(w, &c, block),
+        };
         Group { s, e, dots }
+    }
+}
+
+/// Products of the codes `c` with a block of each row.
+fn dots_of_rows(w: &NeuronRows<'_>, c: &[i32; GROUP], block: usize) -> [i32; BLOCK] {
+    let mut dots = [0; BLOCK];
+    for (codes, c) in w.codes().iter().zip(c) {
+        for (dot, q) in dots.iter_mut().zip(unpack_block(w.ty(), codes, block)) {
+            *dot += c * (signed(w.ty(), q) - zero_code(w.ty()));
+        }
+    }
+    dots
+}
+
+/// The same where rows are zipped, four at a time.
+fn dots_zipped(w: &NeuronRows<'_>, zipped: &[u8], c: &[i32; GROUP], block: usize) -> [i32; BLOCK] {
+    // What all codes are too large by is taken off once.
+    let mut dots = [-zero_code(w.ty()) * c.iter().sum::<i32>(); BLOCK];
+    for (quad, c) in c.as_chunks::<QUAD>().0.iter().enumerate() {
+        if *c == [0; QUAD] {
+            continue;
+        }
+        let codes = quad_block(w.ty(), w.cols(), zipped, quad, block);
+        for (dot, codes) in dots.iter_mut().zip(codes) {
+            let [q0, q1, q2, q3] = codes.map(|q| signed(w.ty(), q));
+            *dot += c[0] * q0 + c[1] * q1 + c[2] * q2 + c[3] * q3;
+        }
+    }
+    dots
+}
+
+/// A stored code as a number.
+fn signed(ty: WeightType, code: u8) -> i32 {
+    match ty {
+        WeightType::Q8 => i32::from(code as i8),
+        _ => i32::from(code),
     }
 }
 
