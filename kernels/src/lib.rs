@@ -157,4 +157,4 @@ pub use pack::{pack_codes, unpack_codes};
 pub use quantize::{Loss, SuperScales, dequantize_row, quantize_row};
 pub use soon::Soon;
 pub use view::{Activations, Rows};
-pub use zip::{unzip_row, zip_row};
+pub use zip::zip_row;

@@ -30,7 +30,7 @@ pub fn zip_row(ty: WeightType, cols: usize, row: usize, codes: &[u8], zipped: &m
 ///
 /// # Panics
 /// Likewise.
-pub fn unzip_row(ty: WeightType, cols: usize, row: usize, zipped: &[u8], codes: &mut [u8]) {
+pub(crate) fn unzip_row(ty: WeightType, cols: usize, row: usize, zipped: &[u8], codes: &mut [u8]) {
     check(ty, cols, row, codes.len(), zipped.len());
     let pair_bytes = ty.code_bytes(2 * BLOCK);
     let pairs = codes.chunks_mut(pair_bytes);

@@ -8,6 +8,8 @@ use crate::zip::{QUAD, QUADS};
 
 /// Most lanes of any vector type.
 pub(super) const LANES_MAX: usize = 16;
+/// How far ahead a row's scales are asked for.
+pub(super) const SCALES_AHEAD_BYTES: usize = 128;
 
 /// A group's codes for a block of outputs in each lane.
 pub(super) struct Coefficients {

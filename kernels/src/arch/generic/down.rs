@@ -4,7 +4,7 @@
 
 use super::ahead::Ahead;
 use super::by_type;
-use super::coefficients::{Coefficients, LANES_MAX};
+use super::coefficients::{Coefficients, LANES_MAX, SCALES_AHEAD_BYTES};
 use super::down_zipped;
 use super::float::four_halves;
 use super::matvec::{four_of_bytes, pair_or_last};
@@ -17,8 +17,6 @@ use crate::zip::{QUAD, QUADS};
 
 /// How far ahead a row's codes are asked for, in pairs of blocks.
 const PAIRS_AHEAD: usize = 16;
-/// How far ahead a row's scales are asked for.
-const SCALES_AHEAD_BYTES: usize = 128;
 
 /// See [`crate::Kernels::down_group`].
 #[inline(always)]

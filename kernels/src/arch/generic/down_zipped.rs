@@ -3,14 +3,11 @@
 #![allow(unsafe_code)]
 
 use super::ahead::Ahead;
-use super::coefficients::Coefficients;
+use super::coefficients::{Coefficients, SCALES_AHEAD_BYTES};
 use crate::arch::simd::{Q5, Q6, Q8, Simd, Simd8, code_bytes};
 use crate::block::BLOCK;
 use crate::neurons::NeuronRows;
 use crate::zip::{QUAD, QUADS};
-
-/// How far ahead a row's scales are asked for.
-const SCALES_AHEAD_BYTES: usize = 128;
 
 /// Adds the group's down sum to `acc`; `codes` are those of `w`.
 #[inline(always)]

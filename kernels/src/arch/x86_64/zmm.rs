@@ -128,6 +128,9 @@ impl Simd for Zmm {
 }
 
 /// See [`Simd::scales_at`].
+///
+/// # Safety
+/// The CPU has AVX-512 F, BW, DQ, VL and VNNI.
 #[inline(always)]
 unsafe fn scales_at<const TY: u8>(scales: &[u8], at: usize, minima_at: usize) -> [__m512; 2] {
     let sixteen = &scales[at..].as_chunks().0[0];
