@@ -9,6 +9,10 @@ pub const SUPER_BLOCK: usize = 256;
 /// Consecutive neurons whose down products share one 8-bit rounding (see the crate docs).
 pub const GROUP: usize = 32;
 
+/// Outputs of a strip of [`down_group_many`](crate::Kernels::down_group_many) are a multiple of
+/// this, but for the last ones: codes stand in pairs of blocks.
+pub const STRIP: usize = 2 * BLOCK;
+
 /// How weights are stored. The numbers are part of the image format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use crate::attention::{Queries, SEGMENT, Segment, scratch_len, state_len};
-use crate::block::{BLOCK, WeightType};
+use crate::block::{BLOCK, STRIP, WeightType};
 use crate::dispatch::Kernels;
 use crate::kv::{HEAD_DIM_MAX, KV_ALIGN};
 use crate::neurons::NeuronRows;
@@ -92,9 +92,9 @@ pub(crate) fn down_group_many(
         "{cols:?} of {}",
         w.cols()
     );
-    assert!(cols.start.is_multiple_of(2 * BLOCK), "{cols:?}");
+    assert!(cols.start.is_multiple_of(STRIP), "{cols:?}");
     assert!(
-        cols.end == w.cols() || cols.end.is_multiple_of(2 * BLOCK),
+        cols.end == w.cols() || cols.end.is_multiple_of(STRIP),
         "{cols:?}"
     );
     assert_eq!(h.len(), w.len() * tokens);

@@ -147,7 +147,7 @@ pub mod view;
 mod zip;
 
 pub use activation::Activation;
-pub use block::{BLOCK, GROUP, SUPER_BLOCK, WeightType};
+pub use block::{BLOCK, GROUP, STRIP, SUPER_BLOCK, WeightType};
 #[doc(hidden)]
 pub use dispatch::Arithmetic;
 pub use dispatch::{Kernels, QUANTIZE_SCRATCH_BYTES};

@@ -2,7 +2,7 @@
 
 use tessera_kernels::attention::{scratch_len, state_len};
 use tessera_kernels::kv::{KvType, kv_dim};
-use tessera_kernels::{GROUP, Kernels};
+use tessera_kernels::{GROUP, Kernels, STRIP};
 
 use crate::arena::carved_bytes;
 use crate::chunk::Chunk;
@@ -199,7 +199,7 @@ impl Buffers {
         let tokens = sizes.batch_tokens;
         let wide = shape.dim.max(shape.q_dim());
         let run = Self::run_neurons(shape);
-        let (strip, dim) = (64 * tokens, kv_dim(shape.head_dim));
+        let (strip, dim) = (STRIP * tokens, kv_dim(shape.head_dim));
         Buffers {
             tokens,
             wide,

@@ -4,7 +4,7 @@
 //! computed them and wherever their weights came from.
 
 use tessera_hal::{Clock, Cores, Flash};
-use tessera_kernels::{Activations, GROUP, Kernels, NeuronRows};
+use tessera_kernels::{Activations, GROUP, Kernels, NeuronRows, STRIP};
 
 use crate::budget::Buffers;
 use crate::cluster::Clusters;
@@ -414,9 +414,6 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
         }
     }
 }
-
-/// Outputs of a strip of down sums are a multiple of this, but for the last ones.
-const STRIP: usize = 64;
 
 /// The group whose first neuron is `neuron`.
 fn group_at<'r>(map: &FfnMap, ready: &'r Ready<'_>, neuron: usize) -> BundleParts<'r> {
