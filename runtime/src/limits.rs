@@ -1,6 +1,7 @@
 //! Every limit, and the compile-time relations between them.
 
 use static_assertions::const_assert;
+use tessera_kernels::FEW_TOKENS;
 
 /// Model width.
 pub const DIM_MAX: usize = 1 << 16;
@@ -52,7 +53,7 @@ pub const READ_TRIES_MAX: u32 = 3;
 /// How long reads are waited for before their error is reported.
 pub const READ_DEADLINE_NS: u64 = 20_000_000_000;
 /// Passes of up to so many tokens are computed cluster by cluster, larger ones product by product.
-pub const FEW_TOKENS_MAX: usize = 8;
+pub const FEW_TOKENS_MAX: usize = FEW_TOKENS;
 /// Tokens that one pass over the weights may carry.
 pub const BATCH_TOKENS_MAX: usize = 512;
 
@@ -67,3 +68,5 @@ const_assert!(HEAD_DIM_MAX <= tessera_kernels::kv::HEAD_DIM_MAX);
 const_assert!(SEQUENCES_MAX <= BATCH_TOKENS_MAX);
 const_assert!(LANES_MAX <= JOBS_MAX);
 const_assert!(EXPERTS_USED_MAX <= EXPERTS_MAX);
+// A cold cluster's masks have a bit for each token (`sparse/cluster.rs`).
+const_assert!(FEW_TOKENS_MAX <= u8::BITS as usize);
