@@ -10,6 +10,9 @@ use bytemuck::must_cast_ref;
 use super::neon::{V, W};
 
 /// Adds to `[r0 t0, r0 t1, r1 t0, r1 t1]` the products of eight columns of two rows and two tokens.
+///
+/// # Safety
+/// The CPU has NEON and `i8mm`.
 #[inline(always)]
 unsafe fn smmla(acc: int32x4_t, rows: uint8x16_t, tokens: uint8x16_t) -> int32x4_t {
     let mut acc = acc;
@@ -28,6 +31,9 @@ unsafe fn smmla(acc: int32x4_t, rows: uint8x16_t, tokens: uint8x16_t) -> int32x4
 }
 
 /// The first eight bytes of `a` and of `b`, and the others.
+///
+/// # Safety
+/// The CPU has NEON.
 #[inline(always)]
 unsafe fn zip(a: uint8x16_t, b: uint8x16_t) -> [uint8x16_t; 2] {
     // SAFETY: the caller's.
@@ -41,6 +47,9 @@ unsafe fn zip(a: uint8x16_t, b: uint8x16_t) -> [uint8x16_t; 2] {
 }
 
 /// See [`crate::arch::simd::Simd8::panel`]: eight columns of two rows a register.
+///
+/// # Safety
+/// The CPU has NEON.
 #[inline(always)]
 pub(super) unsafe fn panel(words: [V; 2]) -> [V; 2] {
     let ([even, odd], mut out) = (words, words);
@@ -59,6 +68,9 @@ pub(super) unsafe fn panel(words: [V; 2]) -> [V; 2] {
 }
 
 /// See [`crate::arch::simd::Simd::tile`]. An odd token at the end is its own partner.
+///
+/// # Safety
+/// The CPU has NEON and `i8mm`.
 #[inline(always)]
 pub(super) unsafe fn tile<const T: usize>(w: &[[u8; 32]; 8], a: [&[[u8; 4]; 8]; T]) -> [W; T] {
     let pairs = T.div_ceil(2);

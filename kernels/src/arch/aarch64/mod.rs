@@ -5,6 +5,7 @@
 
 use crate::dispatch::Kernels;
 
+mod codes;
 mod crc;
 mod mmla;
 mod neon;

@@ -5,6 +5,9 @@ use core::arch::aarch64::*;
 use super::neon::V;
 
 /// Lane `j` of `out[i]` is lane `i` of `a[j]`.
+///
+/// # Safety
+/// The CPU has NEON.
 #[inline(always)]
 unsafe fn transpose4(a: [uint8x16_t; 4]) -> [uint8x16_t; 4] {
     // SAFETY: the caller's.
@@ -25,6 +28,9 @@ unsafe fn transpose4(a: [uint8x16_t; 4]) -> [uint8x16_t; 4] {
 }
 
 /// See [`crate::arch::simd::Simd8::transpose8`].
+///
+/// # Safety
+/// The CPU has NEON.
 #[inline(always)]
 pub(super) unsafe fn transpose8(a: [V; 8]) -> [V; 8] {
     let mut out = a;
@@ -44,6 +50,9 @@ pub(super) unsafe fn transpose8(a: [V; 8]) -> [V; 8] {
 }
 
 /// See [`crate::arch::simd::Simd8::zip4`].
+///
+/// # Safety
+/// The CPU has NEON.
 #[inline(always)]
 pub(super) unsafe fn zip4(rows: [V; 4]) -> [V; 4] {
     let mut out = rows;

@@ -294,6 +294,9 @@ impl<X: Flavor> Simd for Ymm<X> {
 }
 
 /// See [`Simd::quad`].
+///
+/// # Safety
+/// The CPU has AVX2.
 #[inline(always)]
 unsafe fn quad(a: [__m256i; 4]) -> __m256i {
     // SAFETY: the caller's.
@@ -310,6 +313,9 @@ unsafe fn quad(a: [__m256i; 4]) -> __m256i {
 }
 
 /// See [`Simd::dot2`].
+///
+/// # Safety
+/// The CPU has AVX2 and the flavor's instructions.
 #[inline(always)]
 unsafe fn dot2<X: Flavor, const TY: u8>(acc: __m256i, w: [__m256i; 2], a: [__m256i; 2]) -> __m256i {
     // SAFETY: the caller's.
@@ -340,6 +346,9 @@ unsafe fn dot2<X: Flavor, const TY: u8>(acc: __m256i, w: [__m256i; 2], a: [__m25
 }
 
 /// Sums of two signed products: `|w|` times `a` with the sign of `w`, for `a` above -128.
+///
+/// # Safety
+/// The CPU has AVX2.
 #[inline(always)]
 unsafe fn signed_pairs(w: __m256i, a: __m256i) -> __m256i {
     // SAFETY: the caller's.
@@ -449,6 +458,9 @@ impl<X: Flavor> Simd8 for Ymm<X> {
 }
 
 /// See [`Simd8::blocks`].
+///
+/// # Safety
+/// The CPU has AVX2 and the flavor's instructions.
 #[inline(always)]
 unsafe fn blocks<X: Flavor, const TY: u8, const N: usize>(
     w: [__m256i; 8],
@@ -497,6 +509,9 @@ unsafe fn blocks<X: Flavor, const TY: u8, const N: usize>(
 }
 
 /// Sums of neighbouring lanes, those of `a` first, within 128 bits; lanes fit i16.
+///
+/// # Safety
+/// The CPU has AVX2.
 #[inline(always)]
 unsafe fn add_small_pairs(a: __m256i, b: __m256i) -> __m256i {
     // SAFETY: the caller's.
