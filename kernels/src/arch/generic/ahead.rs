@@ -34,6 +34,13 @@ impl<'a> Ahead<'a> {
         }
     }
 
+    /// Asks for all of `soon` while `rows` rows of `runs` runs of blocks are multiplied. A row asks
+    /// before every second run, and once where it has no whole run.
+    #[inline(always)]
+    pub(super) fn over_rows(soon: Soon<'a>, rows: usize, runs: usize) -> Self {
+        Self::new(soon, rows * runs.div_ceil(2).max(1))
+    }
+
     /// Whether there is anything to ask for.
     #[inline(always)]
     pub(super) fn is_given(&self) -> bool {

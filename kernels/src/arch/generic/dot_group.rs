@@ -33,11 +33,15 @@ fn floats<S: Simd8, const HALF: bool>(s: S, w: &NeuronRows<'_>, x: &[f32], out: 
 /// While a row is computed, the same parts of one of the next are asked for.
 #[inline(always)]
 fn quantized<S: Simd8, const TY: u8>(s: S, w: &NeuronRows<'_>, x: &Token<'_>, out: &mut [f32]) {
-    let mut ahead = Ahead::new(w.soon(), out.len() * x.runs.q.len().div_ceil(2));
+    let runs = x.runs.q.len();
+    let mut ahead = Ahead::over_rows(w.soon(), out.len(), runs);
     let rows_ahead = PREFETCH_BYTES.div_ceil(w.ty().code_bytes(w.cols()));
     for (index, out) in out.iter_mut().enumerate() {
         let rows = |index: usize| Some([*w.codes().get(index)?, *w.scales().get(index)?]);
         let next = rows(index + rows_ahead);
+        if runs == 0 {
+            ahead.ask(s);
+        }
         [*out] = row::<S, TY, 1>(s, w.codes()[index], w.scales()[index], [x], |run| {
             ahead.ask(s);
             if let Some(next) = next {

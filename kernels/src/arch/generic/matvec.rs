@@ -84,11 +84,15 @@ pub(super) fn quantized<S: Simd8, const TY: u8>(
             _ => {}
         }
     }
-    let mut ahead = Ahead::new(w.soon(), w.rows() * x.runs.q.len().div_ceil(2));
+    let runs = x.runs.q.len();
+    let mut ahead = Ahead::over_rows(w.soon(), w.rows(), runs);
     let rows_ahead = PREFETCH_BYTES.div_ceil(w.ty().code_bytes(w.cols()));
     let scales_ahead = rows_ahead * w.ty().scale_bytes(w.cols());
     for (index, out) in out.iter_mut().enumerate() {
         let (codes, scales) = (w.codes(index), w.scales(index));
+        if runs == 0 {
+            ahead.ask(s);
+        }
         [*out] = row::<S, TY, 1>(s, codes, scales, [x], |run| {
             if ahead.is_given() {
                 ahead.ask(s);
