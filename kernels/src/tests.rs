@@ -211,6 +211,21 @@ fn tables_have_their_names() {
     println!("{:?}", Kernels::available().collect::<Vec<_>>());
 }
 
+/// Where a CPU lacks an instruction set, what compares its table passes without a look at it. So CI
+/// names the tables that its machine has: `TESSERA_REQUIRE_TABLES="avx2 avx512vnni"`.
+#[test]
+fn required_tables_are_here() {
+    let required = std::env::var("TESSERA_REQUIRE_TABLES").unwrap_or_default();
+    for name in required.split_whitespace() {
+        let found = Kernels::by_name(name).is_some();
+        assert!(
+            found,
+            "no table {name} among {:?}",
+            Kernels::available().collect::<Vec<_>>()
+        );
+    }
+}
+
 #[test]
 fn ceilings_count_their_work() {
     for kernels in Kernels::available() {
