@@ -6,10 +6,13 @@
 //! `matmul` and `down_group_many` take 128 tokens, those with `few` 4. Numbers are medians of five
 //! runs. `read` is what a plain loop reads, measured again with each line; `peak` is what the
 //! table's multiply-adds reach in registers; the last column is the share of the nearer of both.
-//! Time is what a thread had of its core, where Linux tells.
+//! Kernels on floats work in the first cache: `read` is what a plain loop reads there, and instead
+//! of multiply-adds operations are counted. Time is what a thread had of its core, where Linux
+//! tells.
 
 use tessera_kernels::{Kernels, WeightType};
 
+mod attend;
 mod memory;
 mod neurons;
 mod products;
@@ -53,6 +56,7 @@ fn main() {
         CACHED_BYTES
     };
     let wanted = |label: &str| words.iter().all(|word| label.contains(word.as_str()));
+    println!("{}", cpu_name());
     let memory: Vec<Memory> = (0..2).map(|_| Memory::new(bytes)).collect();
     for kernels in Kernels::available().filter(|kernels| kernels.name != "scalar") {
         if words.iter().any(|word| {
@@ -61,10 +65,7 @@ fn main() {
             continue;
         }
         let roofs = Roofs::measure(&kernels, &memory);
-        println!(
-            "{:46} threads   GB/s  read  GMAC/s   peak  roof",
-            "table       kernel           type  rows x cols"
-        );
+        print_header("rows x cols", "GMAC/s");
         for case in products::cases(kernels) {
             if wanted(&case.label()) {
                 roofs.print(&case.label(), &memory[..1], |memory| case.runner(memory));
@@ -77,10 +78,29 @@ fn main() {
                 roofs.print(&case.label(), &memory, |memory| case.runner(memory));
             }
         }
-        small::print_small(&kernels, &roofs, &words, &memory[0]);
-        small::print_attend(&kernels, &roofs, &words, &memory[0]);
-        small::print_quantize(&kernels, &words, &memory[0]);
+        print_header("", "Gop/s");
+        for case in small::cases(kernels) {
+            if wanted(&case.label()) {
+                roofs.print_small(&case.label(), &memory[0], |memory| case.runner(memory));
+            }
+        }
+        attend::print_attend(&kernels, &roofs, &words, &memory[0]);
     }
+}
+
+fn print_header(shape: &str, arithmetic: &str) {
+    println!(
+        "{:46} threads   GB/s  read {arithmetic:>7}   peak  roof",
+        format!("table       kernel           type  {shape}")
+    );
+}
+
+/// The CPU as Linux names it.
+fn cpu_name() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let named = |line: &&str| line.starts_with("model name") || line.starts_with("CPU part");
+    let line = text.lines().find(named).unwrap_or("CPU: not told");
+    line.replace('\t', "")
 }
 
 /// Starts this program again with weights in huge pages, as the engine keeps them, where the C

@@ -53,22 +53,27 @@ impl Memory {
             // Any two bytes are a small f16, so that any part may serve as scales.
             weights: Aligned::new((0..bytes).map(|_| (random() % 0x2c) as u8)),
             floats: Aligned::new((0..len).map(|_| random() as f32 / 1e7 - 0.8)),
-            q: Aligned::new((0..len).map(|_| (random() % 255) as i8)),
+            q: Aligned::new((0..len).map(|_| ((random() % 255) as i32 - 127) as i8)),
             sums: Aligned::new((0..len / 32).map(|_| 3)),
         }
     }
 
     /// Reads all weights once; returns bytes.
     pub fn read(&self) -> usize {
-        let mut sums = [0u64; 16];
-        for chunk in self.weights.as_chunks::<128>().0 {
-            for (sum, word) in sums.iter_mut().zip(chunk.as_chunks().0) {
-                *sum = sum.wrapping_add(u64::from_le_bytes(*word));
-            }
-        }
-        black_box(sums);
-        self.weights.len()
+        read(&self.weights)
     }
+}
+
+/// Reads `bytes` in a plain loop; returns how many they are.
+pub fn read(bytes: &[u8]) -> usize {
+    let mut sums = [0u64; 16];
+    for chunk in black_box(bytes).as_chunks::<128>().0 {
+        for (sum, word) in sums.iter_mut().zip(chunk.as_chunks().0) {
+            *sum = sum.wrapping_add(u64::from_le_bytes(*word));
+        }
+    }
+    black_box(sums);
+    bytes.len()
 }
 
 impl Memory {
@@ -92,6 +97,7 @@ impl Memory {
 #[derive(Clone, Copy, Default)]
 pub struct Work {
     pub bytes: usize,
+    /// Multiply-adds; operations on floats where these are counted.
     pub macs: usize,
 }
 

@@ -128,6 +128,16 @@ impl Case {
         let mut scratch = vec![0u8; Kernels::scratch_bytes(b.cols, 1)];
         let (mut acc, mut done) = (vec![0f32; b.cols], 0);
         let (mut gate, mut up) = ([0f32; GROUP], [0f32; GROUP]);
+        // As the engine does: single neurons' rows are picked, a group's taken as they stand.
+        let product = move |rows: Rows<'_>, out: &mut [f32; GROUP]| {
+            if b.k == GROUP {
+                return (kernels.matvec)(&rows, &x, out);
+            }
+            let mut picked = NeuronRows::new(rows.ty(), b.cols);
+            (0..GROUP).for_each(|row| picked.push(rows.codes(row), rows.scales(row)));
+            picked.then(rows.soon());
+            (kernels.dot_group)(&picked, &x, out);
+        };
         Box::new(move || {
             let group = bytes(done);
             let next = bytes(done + 1);
@@ -136,18 +146,16 @@ impl Case {
             match what {
                 "up" => {
                     let rows = b.rows(group, 1).then(b.soon(next, 1));
-                    (kernels.matvec)(&rows, &x, &mut up);
+                    product(rows, &mut up);
                 }
                 "gate" => {
                     let rows = b.rows(group, 0).then(b.soon(next, 0));
-                    (kernels.matvec)(&rows, &x, &mut gate);
+                    product(rows, &mut gate);
                 }
                 "down" => down.then(b.soon(next, 2)),
                 _ => {
-                    let gate_rows = b.rows(group, 0).then(b.soon(group, 1));
-                    (kernels.matvec)(&gate_rows, &x, &mut gate);
-                    let up_rows = b.rows(group, 1).then(b.soon(group, 2));
-                    (kernels.matvec)(&up_rows, &x, &mut up);
+                    product(b.rows(group, 0).then(b.soon(group, 1)), &mut gate);
+                    product(b.rows(group, 1).then(b.soon(group, 2)), &mut up);
                     (kernels.gated)(Activation::Silu, &mut gate, &up);
                     down.then(b.soon(next, 0));
                 }

@@ -1,151 +1,137 @@
-//! Kernels on floats, attention, and rounding of weights.
+//! Kernels on floats, the checksum, and the rounding of weights, on what is in the first cache.
 
 use std::hint::black_box;
-use std::time::Instant;
 
-use tessera_kernels::attention::{Queries, SEGMENT, Segment, clear, scratch_len, state_len};
-use tessera_kernels::kv::{KvRows, KvType};
-use tessera_kernels::{Kernels, QUANTIZE_SCRATCH_BYTES};
+use tessera_kernels::{Activation, Kernels, QUANTIZE_SCRATCH_BYTES, WeightType};
 
-use crate::memory::{Memory, core_seconds};
-use crate::roofs::Roofs;
-use crate::{RUN_SECONDS, TYPES};
+use crate::TYPES;
+use crate::memory::{Memory, Work};
 
-/// One call of a kernel.
-type Run<'a> = Box<dyn FnMut() + 'a>;
+/// Elements of a row; bytes of what is summed up.
+const LEN: usize = 1536;
+/// Elements of a key or value.
+const HEAD_DIM: usize = 128;
+/// Rows whose weights are rounded.
+const ROWS: usize = 4;
+/// Calls between two looks at the clock.
+const CALLS: usize = 16;
 
-/// The kernels on floats, from the first cache.
-pub fn print_small(kernels: &Kernels, roofs: &Roofs, words: &[String], memory: &Memory) {
-    const LEN: usize = 1536;
-    let mut y = memory.floats[..LEN].to_vec();
-    let mut q = vec![0i8; LEN];
-    let (mut scales, mut sums) = (vec![0f32; LEN / 32], vec![0i32; LEN / 32]);
-    let x = &memory.floats[LEN..2 * LEN];
-    let mut codes = vec![0i8; 256];
-    let silu = tessera_kernels::Activation::Silu;
-    let mut cases: [(&str, Run<'_>); 5] = [
-        ("dot", Box::new(|| _ = black_box((kernels.dot)(x, x)))),
-        (
-            "to_q8",
-            Box::new(|| {
-                for x in x.chunks_exact(256) {
-                    black_box((kernels.to_q8)(x, &mut codes));
+/// Bytes that an element is read and written with, and operations on it: additions,
+/// multiplications, divisions, comparisons and conversions of floats as the crate docs and
+/// `math.rs` define them, without those of a block or a row.
+const KERNELS: [(&str, usize, usize); 9] = [
+    ("dot", 4 + 4, 2),
+    // The sum of squares; two factors.
+    ("rmsnorm", 4 + 4 + 4, 2 + 2),
+    // Maximum, factor, code, sum of codes.
+    ("quantize", 4 + 1, 4),
+    ("rmsnorm_quantize", 4 + 4 + 4 + 1, 4 + 4),
+    ("to_q8", 4 + 1, 3),
+    ("to_f16", 4 + 2, 1),
+    // Maximum, difference, sum, factor.
+    ("softmax", 4 + 4, EXP + 4),
+    // SiLU: `x / (1 + exp(-x))`, times up.
+    ("gated", 4 + 4 + 4, EXP + 3),
+    ("crc32c", 1, 0),
+];
+/// Operations of `exp`.
+const EXP: usize = 25;
+
+/// Operations that rounding a weight to a type takes: both ends of its block, candidates for the
+/// scale, and its code and error.
+const fn rounding(ty: WeightType) -> usize {
+    let candidates = match ty {
+        WeightType::Q8 => 0,
+        WeightType::Q4 => 3 + 2 + 16 * 10,
+        WeightType::Q5 | WeightType::Q6 => 3 + 16 * 9,
+        _ => 3 + 16 * 11,
+    };
+    4 + candidates + 13
+}
+
+/// All of them.
+pub fn cases(kernels: Kernels) -> impl Iterator<Item = Case> {
+    let small = KERNELS.into_iter().map(move |(name, bytes, ops)| Case {
+        kernels,
+        name,
+        ty: None,
+        bytes: bytes * LEN,
+        ops: ops * LEN,
+    });
+    let rounding = TYPES.into_iter().map(move |ty| Case {
+        kernels,
+        name: "quantize_rows",
+        ty: Some(ty),
+        bytes: ROWS * (4 * LEN + ty.row_bytes(LEN)),
+        ops: ROWS * rounding(ty) * LEN,
+    });
+    small.chain(rounding)
+}
+
+/// One kernel, and what a call of it does.
+pub struct Case {
+    kernels: Kernels,
+    name: &'static str,
+    ty: Option<WeightType>,
+    bytes: usize,
+    ops: usize,
+}
+
+impl Case {
+    pub fn label(&self) -> String {
+        let ty = self.ty.map_or("", WeightType::name);
+        format!("{:11} {:16} {ty:5}", self.kernels.name, self.name)
+    }
+
+    /// A closure that does some more work and returns all work so far.
+    pub fn runner<'m>(&self, memory: &'m Memory) -> impl FnMut() -> Work + use<'m> {
+        let mut call = self.call(memory);
+        let (bytes, ops, mut calls) = (self.bytes, self.ops, 0);
+        move || {
+            (0..CALLS).for_each(|_| call());
+            calls += CALLS;
+            Work {
+                bytes: calls * bytes,
+                macs: calls * ops,
+            }
+        }
+    }
+
+    fn call<'m>(&self, memory: &'m Memory) -> Box<dyn FnMut() + 'm> {
+        let (k, floats) = (self.kernels, &memory.floats);
+        let (x, weight) = (&floats[..LEN], &floats[LEN..2 * LEN]);
+        let (mut y, mut halves, mut q) = (x.to_vec(), vec![0; LEN], vec![0; LEN]);
+        let (mut scales, mut sums) = (vec![0.0; LEN / 32], vec![0; LEN / 32]);
+        match self.name {
+            "dot" => Box::new(move || _ = black_box((k.dot)(x, weight))),
+            "rmsnorm" => Box::new(move || (k.rmsnorm)(x, weight, 1e-5, &mut y)),
+            "quantize" => Box::new(move || (k.quantize)(x, &mut q, &mut scales, &mut sums)),
+            "rmsnorm_quantize" => Box::new(move || {
+                (k.rmsnorm_quantize)(x, weight, 1e-5, &mut y, &mut q, &mut scales, &mut sums);
+            }),
+            "to_q8" => Box::new(move || {
+                let codes = q.chunks_exact_mut(HEAD_DIM);
+                for (x, codes) in x.chunks_exact(HEAD_DIM).zip(codes) {
+                    black_box((k.to_q8)(x, codes));
                 }
             }),
-        ),
-        (
-            "crc32c",
-            Box::new(|| _ = black_box((kernels.crc32c)(0, &memory.weights[..4 * LEN]))),
-        ),
-        (
-            "quantize",
-            Box::new(|| (kernels.quantize)(x, &mut q, &mut scales, &mut sums)),
-        ),
-        ("gated", Box::new(|| (kernels.gated)(silu, &mut y, x))),
-    ];
-    for (name, run) in &mut cases {
-        let label = format!("{:11} {name:16}", kernels.name);
-        if words.iter().all(|word| label.contains(word.as_str())) {
-            let (mut count, start) = (0, Instant::now());
-            while start.elapsed().as_secs_f64() < RUN_SECONDS {
-                run();
-                count += 1;
+            "to_f16" => Box::new(move || (k.to_f16)(x, &mut halves)),
+            "softmax" => Box::new(move || (k.softmax)(&mut y)),
+            "gated" => {
+                // Gates stay what they are, instead of vanishing.
+                let up: Vec<f32> = x.iter().map(|x| 1.0 + (-x).exp()).collect();
+                Box::new(move || (k.gated)(Activation::Silu, &mut y, &up))
             }
-            let elements = (count * LEN) as f64;
-            let rate = elements / start.elapsed().as_secs_f64() / 1e9;
-            let of_peak = match *name {
-                "dot" => format!(", {:.0}% of peak", 100.0 * rate / roofs.floats),
-                _ => String::new(),
-            };
-            println!("{label} {rate:6.2} elements/ns{of_peak}");
-        }
-    }
-}
-
-/// Attention over a cache of 4,096 positions; GB/s are those of keys and values.
-pub fn print_attend(kernels: &Kernels, roofs: &Roofs, words: &[String], memory: &Memory) {
-    const POSITIONS: usize = 4096;
-    let halves = memory.weights.len() / 2;
-    let halves: &[u16] = &bytemuck::cast_slice(&memory.weights[..halves / 2 * 4])[..halves];
-    for ty in [KvType::F32, KvType::F16, KvType::Q8] {
-        for (dim, group, tokens) in [(64, 3, 1), (128, 6, 1), (64, 3, 16), (128, 6, 16)] {
-            let (name, rows) = (kernels.name, group * tokens);
-            let label = format!("{name:11} attend           {ty:?} {dim} x {group} x {tokens}");
-            let len = POSITIONS * dim;
-            if !words.iter().all(|word| label.contains(word.as_str())) || halves.len() < len {
-                continue;
+            "crc32c" => Box::new(move || _ = black_box((k.crc32c)(0, &memory.weights[..LEN]))),
+            _ => {
+                let (ty, x) = (self.ty.unwrap_or(WeightType::Q8), &floats[..ROWS * LEN]);
+                let mut codes = vec![0; ROWS * ty.code_bytes(LEN)];
+                let mut scales = vec![0; ROWS * ty.scale_bytes(LEN)];
+                let mut scratch = vec![0; QUANTIZE_SCRATCH_BYTES];
+                Box::new(move || {
+                    (k.quantize_rows)(ty, LEN, x, &mut codes, &mut scales, &mut scratch);
+                })
             }
-            let all = match ty {
-                KvType::F32 => KvRows::F32(&memory.floats[..len]),
-                KvType::F16 => KvRows::F16(&halves[..len]),
-                KvType::Q8 => KvRows::Q8(
-                    bytemuck::cast_slice(&memory.weights[..len]),
-                    &memory.floats[..POSITIONS],
-                ),
-            };
-            let queries = Queries {
-                q: &memory.floats[..rows * dim],
-                group,
-                pos: POSITIONS,
-                window: 0,
-                scale: 0.1,
-            };
-            let mut states = vec![0.0; rows * state_len(dim)];
-            let mut work = vec![0.0; scratch_len(dim)];
-            let (mut count, start, core_start) = (0, Instant::now(), core_seconds());
-            while start.elapsed().as_secs_f64() < RUN_SECONDS {
-                clear(dim, &mut states);
-                for start in (0..POSITIONS).step_by(SEGMENT) {
-                    let rows = all.slice(dim, start, SEGMENT);
-                    let segment = Segment {
-                        dim,
-                        start,
-                        count: SEGMENT,
-                        keys: rows,
-                        values: rows,
-                    };
-                    (kernels.attend)(&segment, &queries, &mut states, &mut work);
-                }
-                count += 1;
-            }
-            let seconds = start.elapsed().as_secs_f64();
-            let seconds = core_start.map_or(seconds, |start| core_seconds().unwrap() - start);
-            let ns = seconds * 1e9 / f64::from(count);
-            // Keys and values are the same memory.
-            let bytes = POSITIONS * (dim * ty.element_bytes() + ty.scale_bytes());
-            let macs = (2 * len * rows) as f64 / ns;
-            println!(
-                "{label:44} {:6.1} GB/s {macs:6.1} GMAC/s, {:3.0}% of peak ({:.0})",
-                bytes as f64 / ns,
-                100.0 * macs / roofs.floats,
-                roofs.floats
-            );
         }
-    }
-}
-
-/// Rounding weights to each type, as packing does; GB/s of f32.
-pub fn print_quantize(kernels: &Kernels, words: &[String], memory: &Memory) {
-    const COLS: usize = 1536;
-    let x = &memory.floats[..256 * COLS];
-    for ty in TYPES {
-        let label = format!("{:11} quantize_rows    {:5}", kernels.name, ty.name());
-        if !words.iter().all(|word| label.contains(word.as_str())) {
-            continue;
-        }
-        let (mut codes, mut scales) = (
-            vec![0; 256 * ty.code_bytes(COLS)],
-            vec![0; 256 * ty.scale_bytes(COLS)],
-        );
-        let mut scratch = vec![0; QUANTIZE_SCRATCH_BYTES];
-        let (mut count, start, core_start) = (0, Instant::now(), core_seconds());
-        while start.elapsed().as_secs_f64() < RUN_SECONDS {
-            (kernels.quantize_rows)(ty, COLS, x, &mut codes, &mut scales, &mut scratch);
-            count += 1;
-        }
-        let seconds = start.elapsed().as_secs_f64();
-        let seconds = core_start.map_or(seconds, |start| core_seconds().unwrap() - start);
-        let bytes = (4 * x.len()) as f64 * f64::from(count);
-        println!("{label:44} {:6.1} GB/s", bytes / seconds / 1e9);
     }
 }
