@@ -67,7 +67,15 @@ pub const fn scratch_len(dim: usize) -> usize {
 }
 
 /// States of queries that have seen nothing.
+///
+/// # Panics
+/// If `states` are not whole ones of [`state_len`]`(dim)`.
 pub fn clear(dim: usize, states: &mut [f32]) {
+    assert!(
+        states.len().is_multiple_of(state_len(dim)),
+        "{} floats",
+        states.len()
+    );
     for state in states.chunks_exact_mut(state_len(dim)) {
         state.fill(0.0);
         state[dim] = f32::NEG_INFINITY;
@@ -75,7 +83,11 @@ pub fn clear(dim: usize, states: &mut [f32]) {
 }
 
 /// Adds to `state` what another part of the positions gave, as the crate docs define it.
+///
+/// # Panics
+/// If one of both is not [`state_len`]`(dim)` long.
 pub fn merge(dim: usize, state: &mut [f32], part: &[f32]) {
+    assert_eq!((state.len(), part.len()), (state_len(dim), state_len(dim)));
     let (part, norm) = part.split_at(dim);
     merge_sums(state, part, norm[0], norm[1]);
 }
@@ -95,8 +107,14 @@ pub(crate) fn merge_sums(state: &mut [f32], sums: &[f32], max: f32, mass: f32) {
     (norm[0], norm[1]) = (top, norm[1] * a + mass * b);
 }
 
-/// The weighted mean of the values: `out` has `head_dim` elements.
+/// The weighted mean of the values: of their `dim` elements the first ones, as many as `out` has;
+/// the others fill a head up ([`kv_dim`](crate::kv::kv_dim)).
+///
+/// # Panics
+/// If `state` is not [`state_len`]`(dim)` long, or `out` is longer than `dim`.
 pub fn finish(dim: usize, state: &[f32], out: &mut [f32]) {
+    assert_eq!(state.len(), state_len(dim));
+    assert!(out.len() <= dim, "{} of {dim} elements", out.len());
     let inverse = 1.0 / state[dim + 1];
     for (out, acc) in out.iter_mut().zip(&state[..dim]) {
         *out = *acc * inverse;

@@ -4,10 +4,19 @@ use core::ops::Range;
 
 use crate::attention::{Queries, SEGMENT, Segment, scratch_len, state_len};
 use crate::block::{BLOCK, STRIP, WeightType};
-use crate::dispatch::Kernels;
+use crate::dispatch::{Kernels, QUANTIZE_SCRATCH_BYTES};
 use crate::kv::{HEAD_DIM_MAX, KV_ALIGN};
 use crate::neurons::NeuronRows;
-use crate::view::{Activations, Rows};
+use crate::view::{Activations, Order, Rows};
+
+/// Rows of `cols` weights of type `ty`.
+#[inline]
+pub(crate) fn cols(ty: WeightType, cols: usize) {
+    assert!(
+        cols > 0 && cols.is_multiple_of(ty.cols_multiple()),
+        "{cols} columns of {ty:?}"
+    );
+}
 
 pub(crate) fn quantize(x: &[f32], q: &[i8], scales: &[f32], sums: &[i32]) {
     assert!(x.len().is_multiple_of(BLOCK), "{} activations", x.len());
@@ -24,6 +33,11 @@ pub(crate) fn quantize_rows(ty: WeightType, cols: usize, x: &[f32], codes: &[u8]
     assert_eq!(scales.len(), rows * ty.scale_bytes(cols));
 }
 
+pub(crate) fn quantize_scratch(scratch: &[u8]) {
+    let (have, need) = (scratch.len(), QUANTIZE_SCRATCH_BYTES);
+    assert!(have >= need, "{have} bytes of scratch, need {need}");
+}
+
 pub(crate) fn matvec(w: &Rows<'_>, x: &Activations<'_>, out: &[f32]) {
     assert_eq!(x.tokens(), 1);
     product(w, x, out);
@@ -38,7 +52,8 @@ pub(crate) fn matmul(w: &Rows<'_>, x: &Activations<'_>, out: &[f32], scratch: &[
 pub(crate) fn dot_group(w: &NeuronRows<'_>, x: &Activations<'_>, out: &[f32]) {
     assert_eq!((x.tokens(), x.cols()), (1, w.cols()));
     assert_eq!(out.len(), w.len());
-    assert!(w.zipped().is_none(), "zipped rows are not multiplied");
+    let interleaved_rows = w.has_order(Some(Order::Interleaved));
+    assert!(interleaved_rows, "down rows are not multiplied");
     activations(w.ty(), x);
     interleaved(w.ty(), x);
 }
@@ -74,6 +89,7 @@ fn activations(ty: WeightType, x: &Activations<'_>) {
 }
 
 pub(crate) fn down_group(w: &NeuronRows<'_>, h: &[f32], acc: &[f32], scratch: &[u8]) {
+    down_rows(w);
     assert_eq!(h.len(), w.len());
     assert_eq!(acc.len(), w.cols());
     scratch_fits(w.cols(), 1, scratch);
@@ -87,6 +103,7 @@ pub(crate) fn down_group_many(
     acc: &[f32],
     scratch: &[u8],
 ) {
+    down_rows(w);
     assert!(
         cols.start <= cols.end && cols.end <= w.cols(),
         "{cols:?} of {}",
@@ -100,6 +117,11 @@ pub(crate) fn down_group_many(
     assert_eq!(h.len(), w.len() * tokens);
     assert_eq!(acc.len(), cols.len() * tokens);
     scratch_fits(cols.len(), tokens, scratch);
+}
+
+fn down_rows(w: &NeuronRows<'_>) {
+    let down = w.has_order(Some(Order::Plain)) || w.zipped().is_some();
+    assert!(down, "interleaved rows are not summed");
 }
 
 fn scratch_fits(cols: usize, tokens: usize, scratch: &[u8]) {

@@ -9,8 +9,12 @@ use crate::quantize::Loss;
 use crate::view::{Activations, Rows};
 
 /// The kernels of one instruction set. Chosen once, then passed down; every table gives the same
-/// bits. `scratch` is working memory: [`Kernels::scratch_bytes`] says how much, contents are
-/// undefined before and after.
+/// bits. `scratch` is working memory: [`Kernels::scratch_bytes`] says how much at least, contents
+/// are undefined before and after.
+///
+/// # Panics
+/// Every function, if a length is not the one that it names here or scratch is too short; those of
+/// products and down sums also if rows stand in another order than they want.
 #[allow(
     clippy::type_complexity,
     reason = "each is the signature that callers see"
@@ -28,7 +32,8 @@ pub struct Kernels {
     pub quantize: fn(x: &[f32], q: &mut [i8], scales: &mut [f32], sums: &mut [i32]),
 
     /// Rounds weights `x` (rows, cols) to type `ty`: codes and scales of one row after the other,
-    /// as stored. `scratch` is [`QUANTIZE_SCRATCH_BYTES`].
+    /// as stored, all columns in order. `cols` is a multiple of [`WeightType::cols_multiple`];
+    /// `scratch` has at least [`QUANTIZE_SCRATCH_BYTES`].
     ///
     /// Q8 takes `d = max|x| / 127`. Q4, Q5 and Q6 try 16 scales around the one that maps the
     /// largest magnitude to the lowest code, Q4O 16 ranges around minimum and maximum; each is
@@ -47,22 +52,26 @@ pub struct Kernels {
         scratch: &mut [u8],
     ) -> Loss,
 
-    /// W (rows, cols) @ x (cols,) -> out (rows,). `x` holds one token.
+    /// W (rows, cols) @ x (cols,) -> out (rows,). `W` is interleaved. `x` holds one token: floats
+    /// for rows of floats, else codes, [interleaved](Activations::with_interleaved) too.
     pub matvec: fn(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32]),
 
     /// W (rows, cols) @ x (tokens, cols)^T -> out (rows, tokens), row-major:
-    /// `out[row * tokens + t]`.
+    /// `out[row * tokens + t]`. `W` is interleaved; `x` as for [`Kernels::matvec`], but codes of
+    /// any number of tokens, which need not be interleaved.
     pub matmul: fn(w: &Rows<'_>, x: &Activations<'_>, out: &mut [f32], scratch: &mut [u8]),
 
-    /// The rows of a group of neurons times the one token of `x`: `out (neurons,)`, the bits of
-    /// [`Kernels::matvec`].
+    /// The rows of a group of neurons times the one token of `x`: `out (neurons,)`, with the needs
+    /// and the bits of [`Kernels::matvec`].
     pub dot_group: fn(w: &NeuronRows<'_>, x: &Activations<'_>, out: &mut [f32]),
 
     /// Adds one group of neurons to a cluster's partial sum: `acc (cols,)`, `h` one value a neuron.
+    /// Rows of codes are in order or zipped.
     pub down_group: fn(w: &NeuronRows<'_>, h: &[f32], acc: &mut [f32], scratch: &mut [u8]),
 
-    /// The same for several tokens and the outputs `cols` (a multiple of 64 but for the end):
-    /// `h[n * tokens + t]`, `acc[(i - cols.start) * tokens + t]`.
+    /// The same for several tokens and the outputs `cols`, from a multiple of
+    /// [`STRIP`](crate::STRIP) to one or to the last: `h[n * tokens + t]`,
+    /// `acc[(i - cols.start) * tokens + t]`.
     pub down_group_many: fn(
         w: &NeuronRows<'_>,
         cols: Range<usize>,
@@ -72,21 +81,25 @@ pub struct Kernels {
         scratch: &mut [u8],
     ),
 
-    /// `sum_i a_i * b_i` in the order given for float weights in the crate docs.
+    /// `sum_i a_i * b_i` in the order given for float weights in the crate docs; both are as long.
     pub dot: fn(a: &[f32], b: &[f32]) -> f32,
 
     /// Adds what one segment of the cache gives to the states of queries, (tokens, group,
     /// [`state_len`](crate::attention::state_len)). `work` has at least
-    /// [`scratch_len`](crate::attention::scratch_len) floats.
+    /// [`scratch_len`](crate::attention::scratch_len) floats. What segments and queries have to
+    /// hold, their types say.
     pub attend:
         fn(segment: &Segment<'_>, queries: &Queries<'_>, states: &mut [f32], work: &mut [f32]),
+
     /// Rounds `x`, whose length is a multiple of 8, to 8 bits as one block: the codes are those of
     /// [`Kernels::quantize`] with the maximum of all of `x`. Returns the scale.
     pub to_q8: fn(x: &[f32], codes: &mut [i8]) -> f32,
 
-    /// `out_i = (x_i * (1 / sqrt(mean + eps))) * weight_i`, `mean = dot(x, x) / len`.
+    /// `out_i = (x_i * (1 / sqrt(mean + eps))) * weight_i`, `mean = dot(x, x) / len`; all three are
+    /// as long.
     pub rmsnorm: fn(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]),
-    /// [`Kernels::rmsnorm`] and [`Kernels::quantize`] of what it gives, in one pass after the mean.
+    /// [`Kernels::rmsnorm`] and [`Kernels::quantize`] of what it gives, in one pass after the mean,
+    /// with the needs of both.
     pub rmsnorm_quantize: fn(
         x: &[f32],
         weight: &[f32],
@@ -98,9 +111,10 @@ pub struct Kernels {
     ),
     /// In place: `e_i = exp(x_i - max)`, then `e_i * (1 / sum)`, the sum in the order of `dot`.
     pub softmax: fn(x: &mut [f32]),
-    /// `h_i = act(gate_i) * up_i` (see [`crate::activation::Activation`]), in place of `gate`.
+    /// `h_i = act(gate_i) * up_i` (see [`crate::activation::Activation`]), in place of `gate`; both
+    /// are as long.
     pub gated: fn(act: crate::activation::Activation, gate: &mut [f32], up: &[f32]),
-    /// f32 to f16 bits, round half to even.
+    /// f32 to f16 bits, round half to even; both are as long.
     pub to_f16: fn(x: &[f32], out: &mut [u16]),
     /// CRC-32C (Castagnoli), continuing from `crc` (0 to begin); same convention as RFC 3720.
     pub crc32c: fn(crc: u32, bytes: &[u8]) -> u32,

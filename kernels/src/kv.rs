@@ -68,7 +68,10 @@ pub enum KvRows<'a> {
 }
 
 impl<'a> KvRows<'a> {
-    /// Positions `start..start + count`, both multiples of [`KEY_BLOCK`].
+    /// Positions `start..start + count`.
+    ///
+    /// # Panics
+    /// If these are not multiples of [`KEY_BLOCK`], or not there.
     pub fn slice(self, dim: usize, start: usize, count: usize) -> Self {
         assert!(start.is_multiple_of(KEY_BLOCK) && count.is_multiple_of(KEY_BLOCK));
         let (at, len) = (start * dim, count * dim);
@@ -130,8 +133,13 @@ impl KvRowsMut<'_> {
     }
 
     /// Stores the key `x` (dim,) at `pos`.
+    ///
+    /// # Panics
+    /// If `x` is longer than [`HEAD_DIM_MAX`], there is no such position, or its length is not a
+    /// multiple of 8 where keys are codes.
     pub fn put_key(&mut self, kernels: &Kernels, pos: usize, x: &[f32]) {
         let dim = x.len();
+        assert!(dim <= HEAD_DIM_MAX, "{dim} elements");
         match self {
             Self::F32(all) => {
                 for (i, x) in x.iter().enumerate() {
@@ -158,6 +166,10 @@ impl KvRowsMut<'_> {
     }
 
     /// Stores the value `x` (dim,) at `pos`.
+    ///
+    /// # Panics
+    /// If there is no such position, or the length of `x` is not a multiple of 8 where values are
+    /// codes.
     pub fn put_value(&mut self, kernels: &Kernels, pos: usize, x: &[f32]) {
         let at = pos * x.len()..(pos + 1) * x.len();
         match self {
@@ -170,6 +182,9 @@ impl KvRowsMut<'_> {
 
 impl<'a> KvRowsMut<'a> {
     /// Takes the first `count` positions away.
+    ///
+    /// # Panics
+    /// If there are not so many.
     pub fn take_first(&mut self, dim: usize, count: usize) -> KvRowsMut<'a> {
         match self {
             Self::F32(all) => Self::F32(cut(all, count * dim)),

@@ -14,7 +14,8 @@ mod products;
 pub(crate) const TABLE: Kernels = Kernels {
     name: "scalar",
     quantize,
-    quantize_rows: |ty, cols, x, codes, scales, _| {
+    quantize_rows: |ty, cols, x, codes, scales, scratch| {
+        check::quantize_scratch(scratch);
         crate::quantize::quantize_rows(ty, cols, x, codes, scales)
     },
     matvec: products::matvec,

@@ -1,8 +1,10 @@
 //! Borrowed views of weights and activations: shapes that were checked once, at the door.
 
+use core::ops::Range;
 use core::slice::ChunksExact;
 
 use crate::block::{BLOCK, GROUP, WeightType};
+use crate::check;
 use crate::interleave::FEW_TOKENS;
 use crate::quantize::{block_scale, dequantize_block, dequantize_interleaved, dequantize_row};
 use crate::soon::Soon;
@@ -26,7 +28,7 @@ pub struct Rows<'a> {
 
 /// How the codes of quantised rows stand; those of floats are always in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
+pub(crate) enum Order {
     /// As products want them.
     Interleaved,
     /// Row by row, column by column.
@@ -40,7 +42,8 @@ impl<'a> Rows<'a> {
     /// whose scales in `scales`.
     ///
     /// # Panics
-    /// If a length does not fit `rows` and `cols`, or a quantised row is not whole blocks.
+    /// If a length does not fit `rows` and `cols`, there are no columns, or a quantised row is not
+    /// whole blocks.
     #[inline]
     pub fn new(
         ty: WeightType,
@@ -49,10 +52,7 @@ impl<'a> Rows<'a> {
         codes: &'a [u8],
         scales: &'a [u8],
     ) -> Self {
-        assert!(
-            cols.is_multiple_of(ty.cols_multiple()),
-            "{cols} columns of {ty:?}"
-        );
+        check::cols(ty, cols);
         assert_eq!(codes.len(), rows * ty.code_bytes(cols));
         assert_eq!(scales.len(), rows * ty.scale_bytes(cols));
         Rows {
@@ -73,7 +73,8 @@ impl<'a> Rows<'a> {
     /// begin with the first row's, and reach to the last one's or further.
     ///
     /// # Panics
-    /// If `run_rows` is not a power of two that divides `rows`, or a length does not fit.
+    /// If `run_rows` is not a power of two that divides `rows`, there are no columns, or a length
+    /// does not fit.
     #[inline]
     pub fn spread(
         ty: WeightType,
@@ -84,10 +85,7 @@ impl<'a> Rows<'a> {
         run_rows: usize,
         stride_bytes: usize,
     ) -> Self {
-        assert!(
-            cols.is_multiple_of(ty.cols_multiple()),
-            "{cols} columns of {ty:?}"
-        );
+        check::cols(ty, cols);
         assert!(run_rows.is_power_of_two(), "runs of {run_rows} rows");
         assert!(
             rows.is_multiple_of(run_rows),
@@ -125,11 +123,15 @@ impl<'a> Rows<'a> {
     /// The same rows, zipped ([`zip_row`](crate::zip_row)): down rows of whole groups.
     ///
     /// # Panics
-    /// If rows do not follow each other in groups, or are floats.
+    /// If there are not whole groups of rows that follow each other, or they are floats.
     #[inline]
     pub fn zipped(self) -> Self {
-        let group = self.run_shift == GROUP.ilog2() || self.rows == GROUP;
-        assert!(group && self.ty.is_quantized(), "zipped: groups of codes");
+        assert!(self.ty.is_quantized(), "{:?} is not zipped", self.ty);
+        assert!(
+            self.run_shift >= GROUP.ilog2() && self.rows.is_multiple_of(GROUP),
+            "{} rows, zipped in groups of {GROUP}",
+            self.rows
+        );
         Rows {
             order: Order::Zipped,
             ..self
@@ -140,6 +142,12 @@ impl<'a> Rows<'a> {
     #[inline]
     pub(crate) fn are_interleaved(&self) -> bool {
         self.order == Order::Interleaved
+    }
+
+    /// How the codes stand; nothing for floats, whose columns are always in order.
+    #[inline]
+    pub(crate) fn order(&self) -> Option<Order> {
+        self.ty.is_quantized().then_some(self.order)
     }
 
     /// True if rows are zipped: they have no codes of their own.
@@ -153,6 +161,7 @@ impl<'a> Rows<'a> {
     /// # Panics
     /// If there is no such row, or the length does not fit.
     pub fn copy_codes(&self, row: usize, out: &mut [u8]) {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
         if self.are_zipped() {
             unzip_row(self.ty, self.cols, row % GROUP, self.group(row), out);
         } else {
@@ -172,7 +181,9 @@ impl<'a> Rows<'a> {
     /// # Panics
     /// If there is no such row, or the length does not fit.
     pub fn dequantize(&self, row: usize, out: &mut [f32]) {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
         let (ty, cols, scales) = (self.ty, self.cols, self.scales(row));
+        assert_eq!(out.len(), cols);
         match self.order {
             Order::Interleaved => dequantize_interleaved(ty, cols, self.codes(row), scales, out),
             Order::Plain => dequantize_row(ty, cols, self.codes(row), scales, out),
@@ -243,35 +254,31 @@ impl<'a> Rows<'a> {
         run * self.stride_bytes + (row - (run << self.run_shift)) * bytes
     }
 
-    /// Runs of rows that follow each other: where each begins, and how many rows it has.
+    /// Runs of rows that follow each other; the last one may be shorter.
     #[inline]
-    pub(crate) fn runs(&self) -> (impl Iterator<Item = usize>, usize) {
-        let run_rows = self.rows.min(1 << self.run_shift);
-        ((0..self.rows).step_by(run_rows.max(1)), run_rows)
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Range<usize>> {
+        let (rows, run) = (self.rows, 1 << self.run_shift);
+        let firsts = (0..rows).step_by(run);
+        firsts.map(move |first| first..first + run.min(rows - first))
     }
 
-    /// Codes of the run of `run_rows` rows from row `first` on, row by row.
+    /// Codes of the rows of `run`, row by row.
     #[inline]
-    pub(crate) fn run_codes(&self, first: usize, run_rows: usize) -> ChunksExact<'a, u8> {
-        self.run(self.codes, self.ty.code_bytes(self.cols), first, run_rows)
+    pub(crate) fn run_codes(&self, run: &Range<usize>) -> ChunksExact<'a, u8> {
+        self.run(self.codes, self.ty.code_bytes(self.cols), run)
     }
 
     /// The same of their scales.
     #[inline]
-    pub(crate) fn run_scales(&self, first: usize, run_rows: usize) -> ChunksExact<'a, u8> {
-        self.run(self.scales, self.ty.scale_bytes(self.cols), first, run_rows)
+    pub(crate) fn run_scales(&self, run: &Range<usize>) -> ChunksExact<'a, u8> {
+        self.run(self.scales, self.ty.scale_bytes(self.cols), run)
     }
 
     #[inline]
-    fn run(
-        &self,
-        of: &'a [u8],
-        row_bytes: usize,
-        first: usize,
-        rows: usize,
-    ) -> ChunksExact<'a, u8> {
-        let run = &of[self.place(first, row_bytes)..][..rows * row_bytes];
-        run.chunks_exact(row_bytes.max(1))
+    fn run(&self, of: &'a [u8], row_bytes: usize, run: &Range<usize>) -> ChunksExact<'a, u8> {
+        let bytes = &of[self.place(run.start, row_bytes)..][..run.len() * row_bytes];
+        // Floats have no scales.
+        bytes.chunks_exact(row_bytes.max(1))
     }
 
     /// Codes and scales of rows that follow each other.
@@ -284,18 +291,23 @@ impl<'a> Rows<'a> {
     /// True if there is one run only.
     #[inline]
     pub(crate) fn follow_each_other(&self) -> bool {
-        self.rows >> self.run_shift <= 1
+        self.rows <= 1 << self.run_shift
     }
 
     /// Rows `start..start + rows`.
     ///
     /// # Panics
-    /// If they are not there, or `start` is within a run of a [`Rows::spread`].
+    /// If they are not there, `start` is within a run of a [`Rows::spread`], or zipped rows are not
+    /// whole groups.
     #[inline]
     pub fn slice(&self, start: usize, rows: usize) -> Rows<'a> {
         assert!(start <= self.rows && rows <= self.rows - start);
         let run = 1 << self.run_shift;
         assert!(self.rows <= run || start.is_multiple_of(run));
+        assert!(
+            !self.are_zipped() || start.is_multiple_of(GROUP) && rows.is_multiple_of(GROUP),
+            "{rows} rows from {start} on, zipped in groups of {GROUP}"
+        );
         let from = |bytes| self.place(start, bytes);
         Rows {
             rows,

@@ -106,7 +106,7 @@ fn rows_bytes_per_s(weights: &[u8], seconds: f64) -> Result<f64> {
             return (kernels.matvec)(&rows.then(next), &x, &mut out);
         }
         let mut columns = NeuronRows::new(TYPE, COLS);
-        columns.extend(&rows);
+        columns.extend(&rows.in_order());
         columns.then(next);
         (kernels.down_group)(&columns, &[0.5; GROUP], &mut sum, &mut scratch);
     };

@@ -3,7 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
-use crate::NeuronRows;
+use crate::attention::{clear, finish, merge, state_len};
+use crate::kv::{HEAD_DIM_MAX, KvRowsMut};
+use crate::{GROUP, NeuronRows, QUANTIZE_SCRATCH_BYTES};
 
 #[track_caller]
 pub(super) fn refuses(kernels: &Kernels, call: impl FnOnce()) {
@@ -12,6 +14,12 @@ pub(super) fn refuses(kernels: &Kernels, call: impl FnOnce()) {
         "{} took it",
         kernels.name
     );
+}
+
+#[track_caller]
+fn takes_if(kernels: &Kernels, is_taken: bool, call: impl FnOnce()) {
+    let taken = catch_unwind(AssertUnwindSafe(call)).is_ok();
+    assert_eq!(taken, is_taken, "{}", kernels.name);
 }
 
 #[test]
@@ -51,6 +59,14 @@ fn lengths_that_do_not_fit_are_refused() {
             (k.gated)(crate::Activation::Relu, &mut [0.0; 8], &[0.0; 7])
         });
         refuses(&k, || (k.to_f16)(&[0.0; 8], &mut [0; 7]));
+        for ty in [WeightType::F32, WeightType::Q8, WeightType::Q4K] {
+            let (mut codes, mut scales) = (vec![0; ty.code_bytes(256)], vec![0; 16]);
+            let mut scratch = [0; QUANTIZE_SCRATCH_BYTES - 1];
+            let scales = &mut scales[..ty.scale_bytes(256)];
+            refuses(&k, || {
+                (k.quantize_rows)(ty, 256, &[0.0; 256], &mut codes, scales, &mut scratch);
+            });
+        }
     }
 }
 
@@ -74,6 +90,10 @@ fn products_want_rows_and_one_token_interleaved() {
         (k.matmul)(&rows, &x.view(), &mut other, &mut scratch(512, 1));
         assert_same(&one, &other, k.name);
     }
+    let many = Inputs::random(&mut random, FEW_TOKENS + 1, 32);
+    refuses(&Kernels::SCALAR, || {
+        _ = many.plain().with_interleaved(&many.interleaved);
+    });
 }
 
 #[test]
@@ -81,7 +101,7 @@ fn down_sums_refuse_what_does_not_fit() {
     let mut random = Random::new(42);
     let w = Matrix::random(&mut random, WeightType::Q8, 4, 192);
     let mut rows = NeuronRows::new(WeightType::Q8, 192);
-    rows.extend(&w.view());
+    rows.extend(&w.view().in_order());
     for k in Kernels::available() {
         refuses(&k, || {
             (k.down_group)(&rows, &[1.0; 3], &mut [0.0; 192], &mut scratch(192, 1))
@@ -131,5 +151,142 @@ fn views_refuse_what_does_not_fit() {
     });
     refuses(&k, || {
         crate::quantize_row(WeightType::Q8, &[0.0; 32], &mut [0; 32], &mut []);
+    });
+}
+
+#[test]
+fn rows_have_columns_and_no_row_is_past_the_end() {
+    let k = Kernels::SCALAR;
+    refuses(&k, || _ = Rows::new(WeightType::Q8, 0, 0, &[], &[]));
+    refuses(&k, || {
+        _ = Rows::spread(WeightType::F32, 1, 0, &[], &[], 1, 0)
+    });
+    refuses(&k, || _ = NeuronRows::new(WeightType::Q4, 0));
+    let (codes, scales) = ([0; GROUP * 32], [0; GROUP * 2]);
+    let all = Rows::new(WeightType::Q8, GROUP, 32, &codes, &scales);
+    for rows in [all.slice(0, 2), all.slice(0, 2).in_order()] {
+        refuses(&k, || rows.copy_codes(2, &mut [0; 32]));
+        refuses(&k, || rows.dequantize(2, &mut [0.0; 32]));
+    }
+    for rows in [all, all.in_order(), all.zipped()] {
+        refuses(&k, || rows.copy_codes(GROUP, &mut [0; 32]));
+        refuses(&k, || rows.copy_codes(0, &mut [0; 31]));
+        refuses(&k, || rows.dequantize(GROUP, &mut [0.0; 32]));
+        refuses(&k, || rows.dequantize(0, &mut [0.0; 31]));
+    }
+}
+
+#[test]
+fn zipped_rows_are_whole_groups() {
+    let (codes, scales) = ([0; 64 * 32], [0; 64 * 32]);
+    let rows = |count| {
+        Rows::new(
+            WeightType::Q8,
+            count,
+            32,
+            &codes[..count * 32],
+            &scales[..count * 2],
+        )
+    };
+    let k = Kernels::SCALAR;
+    refuses(&k, || _ = rows(48).zipped());
+    refuses(&k, || {
+        _ = Rows::spread(WeightType::Q8, GROUP, 32, &codes, &scales, 8, 256).zipped();
+    });
+    refuses(&k, || {
+        _ = Rows::new(WeightType::F32, GROUP, 8, &codes[..GROUP * 32], &[]).zipped();
+    });
+    let two = rows(64).zipped();
+    assert_eq!(two.slice(GROUP, GROUP).rows(), GROUP);
+    refuses(&k, || _ = two.slice(8, GROUP));
+    refuses(&k, || _ = two.slice(0, 40));
+
+    let (ty, cols) = (WeightType::Q8, 32);
+    let mut group = NeuronRows::new(ty, cols);
+    group.push(&codes[..32], &scales[..2]);
+    refuses(&k, || group.extend(&two.slice(0, GROUP)));
+    let mut group = NeuronRows::new(ty, cols);
+    refuses(&k, || group.extend(&two));
+    refuses(&k, || {
+        crate::zip_row(WeightType::F32, 8, 0, &codes[..32], &mut [0; 1024])
+    });
+    refuses(&k, || {
+        crate::zip_row(ty, cols, GROUP, &codes[..32], &mut [0; 1024])
+    });
+    refuses(&k, || {
+        crate::zip_row(ty, cols, 0, &codes[..31], &mut [0; 1024])
+    });
+    refuses(&k, || {
+        crate::zip_row(ty, cols, 0, &codes[..32], &mut [0; 1023])
+    });
+}
+
+fn group_of<'a>(rows: Rows<'a>) -> NeuronRows<'a> {
+    let mut group = NeuronRows::new(rows.ty(), rows.cols());
+    group.extend(&rows);
+    group
+}
+
+#[test]
+fn groups_know_the_order_of_their_rows() {
+    let mut random = Random::new(45);
+    for ty in WeightType::ALL {
+        let w = Matrix::random(&mut random, ty, GROUP, 256);
+        let x = Inputs::random(&mut random, 1, 256);
+        let is_float = !ty.is_quantized();
+        let orders = [w.view(), w.view().in_order()].into_iter();
+        for (rows, is_multiplied) in orders.zip([true, false]) {
+            let rows = group_of(rows);
+            for k in Kernels::available() {
+                let dot = || (k.dot_group)(&rows, &x.view(), &mut [0.0; GROUP]);
+                takes_if(&k, is_float || is_multiplied, dot);
+                let down = || {
+                    let mut scratch = scratch(256, 1);
+                    (k.down_group)(&rows, &[1.0; GROUP], &mut [0.0; 256], &mut scratch);
+                };
+                takes_if(&k, is_float || !is_multiplied, down);
+                let down_many = || {
+                    let (mut acc, mut scratch) = ([0.0; 512], scratch(256, 2));
+                    (k.down_group_many)(&rows, 0..256, 2, &[1.0; 64], &mut acc, &mut scratch);
+                };
+                takes_if(&k, is_float || !is_multiplied, down_many);
+            }
+        }
+        let mut mixed = NeuronRows::new(ty, 256);
+        mixed.extend(&w.view().slice(0, 2));
+        takes_if(&Kernels::SCALAR, is_float, || {
+            mixed.extend(&w.view().in_order().slice(2, 2))
+        });
+        if ty.is_quantized() {
+            let zipped = group_of(w.view().zipped());
+            for k in Kernels::available() {
+                refuses(&k, || (k.dot_group)(&zipped, &x.view(), &mut [0.0; GROUP]));
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_refuses_what_does_not_fit() {
+    let k = Kernels::SCALAR;
+    refuses(&k, || clear(8, &mut [0.0; state_len(8) + 1]));
+    refuses(&k, || {
+        merge(8, &mut [0.0; state_len(8)], &[0.0; state_len(8) - 1])
+    });
+    refuses(&k, || {
+        merge(8, &mut [0.0; state_len(16)], &[0.0; state_len(8)])
+    });
+    refuses(&k, || finish(8, &[1.0; state_len(16)], &mut [0.0; 8]));
+    refuses(&k, || finish(8, &[1.0; state_len(8)], &mut [0.0; 9]));
+    // Widths are filled up: what was added is left out.
+    finish(8, &[1.0; state_len(8)], &mut [0.0; 5]);
+
+    let wide = [0.0; HEAD_DIM_MAX + 8];
+    let (mut floats, mut halves) = (vec![0.0; 8 * wide.len()], vec![0; 8 * wide.len()]);
+    let (mut codes, mut scales) = (vec![0; 8 * wide.len()], [0.0; 8]);
+    refuses(&k, || KvRowsMut::F32(&mut floats).put_key(&k, 0, &wide));
+    refuses(&k, || KvRowsMut::F16(&mut halves).put_key(&k, 0, &wide));
+    refuses(&k, || {
+        KvRowsMut::Q8(&mut codes, &mut scales).put_key(&k, 0, &wide)
     });
 }

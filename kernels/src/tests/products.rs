@@ -110,6 +110,38 @@ fn rows_may_be_spread_and_ask_for_others() {
     }
 }
 
+/// A slice of one run and a half has rows that lie apart.
+#[test]
+fn a_slice_may_end_within_a_run() {
+    let mut random = Random::new(18);
+    let k = GROUP / 2;
+    for (ty, cols) in [
+        (WeightType::Q4, 64),
+        (WeightType::Q8, 128),
+        (WeightType::Q5, 256),
+    ] {
+        let w = Matrix::random(&mut random, ty, 2 * k, cols);
+        let x = Inputs::random(&mut random, 1, cols);
+        let stride = k * ty.row_bytes(cols) + 64;
+        let bytes = bundled(&w, k, stride);
+        let scales = &bytes[k * ty.code_bytes(cols)..];
+        let part = Rows::spread(ty, 2 * k, cols, &bytes, scales, k, stride).slice(0, k + k / 2);
+        let want = matvec(&Kernels::SCALAR, &w.view().slice(0, part.rows()), &x);
+        // There is just room for them.
+        let mut group = NeuronRows::new(ty, cols);
+        group.extend(&w.view().slice(0, k / 2));
+        group.extend(&part);
+        let want_group = [&want[..k / 2], &want].concat();
+        for kernels in Kernels::available() {
+            let what = format!("{} {ty:?} {cols}", kernels.name);
+            assert_same(&matvec(&kernels, &part, &x), &want, &what);
+            let mut out = vec![f32::NAN; group.len()];
+            (kernels.dot_group)(&group, &x.view(), &mut out);
+            assert_same(&out, &want_group, &what);
+        }
+    }
+}
+
 #[test]
 fn float_rows_need_no_whole_blocks() {
     let mut random = Random::new(12);

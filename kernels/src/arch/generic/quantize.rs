@@ -28,6 +28,7 @@ pub(crate) fn quantize_rows<P: Simd8, S: Simd>(
     scratch: &mut [u8],
 ) -> Loss {
     check::quantize_rows(ty, cols, x, codes, scales);
+    check::quantize_scratch(scratch);
     match ty {
         WeightType::F32 | WeightType::F16 => return store_floats(ty, x, codes),
         WeightType::Q4K => return store_super_blocks(x, codes, scales),
