@@ -6,6 +6,7 @@ use tessera_kernels::{GROUP, Kernels, STRIP};
 
 use crate::arena::carved_bytes;
 use crate::chunk::Chunk;
+use crate::ffn::choice_floats;
 use crate::format::{PAGE_BYTES, VectorsLayout};
 use crate::kv::{KvLayout, Place};
 use crate::limits::{ATTEND_UNITS_MAX, EMBED_SLOTS_MAX, FEW_TOKENS_MAX, JOBS_MAX};
@@ -166,7 +167,7 @@ pub struct Buffers {
     pub wide: usize,
     /// Residual stream (tokens, dim).
     pub x: usize,
-    /// q, k and v (rows, tokens).
+    /// q, k and v (rows, tokens); afterwards, in a mixture, what experts each token uses.
     pub qkv: usize,
     /// q after the rotary embedding (kv heads, tokens, group, dim).
     pub q: usize,
@@ -204,7 +205,7 @@ impl Buffers {
             tokens,
             wide,
             x: tokens * shape.dim,
-            qkv: tokens * (shape.q_dim() + 2 * shape.kv_dim()),
+            qkv: tokens * (shape.q_dim() + 2 * shape.kv_dim()).max(choice_floats(shape)),
             q: tokens * shape.n_heads * dim,
             states: tokens * shape.n_heads * state_len(dim),
             parts: ATTEND_UNITS_MAX * shape.n_heads / shape.n_kv_heads * state_len(dim),

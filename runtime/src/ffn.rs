@@ -9,7 +9,7 @@ use tessera_kernels::{Activations, GROUP, Kernels, NeuronRows, STRIP};
 use crate::budget::Buffers;
 use crate::cluster::Clusters;
 use crate::format::{BundleParts, FfnMap};
-use crate::limits::{EXPERTS_MAX, EXPERTS_USED_MAX, FEW_TOKENS_MAX, JOBS_MAX};
+use crate::limits::{EXPERTS_MAX, FEW_TOKENS_MAX, JOBS_MAX};
 use crate::partials::add_in_order;
 use crate::product::Machine;
 use crate::shape::Shape;
@@ -77,35 +77,66 @@ pub fn ffn<'m, F: Flash<'m>, C: Cores, K: Clock>(
     section.run(weights, choice, &x, work.gate, work.up, work.partials, sum)
 }
 
-/// The experts that one token uses, in ascending order, with their weights.
-type Chosen = heapless::Vec<(usize, f32), EXPERTS_USED_MAX>;
+/// An expert that a token uses, and the weight of what it gives.
+#[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Chosen {
+    expert: u32,
+    share: f32,
+}
 
-/// Softmax over all experts, the best `n_experts_used` of them (the lowest index of equals).
+/// Floats that the choice of one token's experts takes.
+pub const fn choice_floats(shape: &Shape) -> usize {
+    shape.n_experts_used * size_of::<Chosen>() / size_of::<f32>()
+}
+
+/// The experts of each token of `x` (tokens, dim), in `room`: (tokens, experts used), those of a
+/// token in ascending order.
 #[inline(never)]
-fn choose_experts(shape: &Shape, kernels: &Kernels, router: &[f32], x: &[f32]) -> Chosen {
+fn choose_experts<'r>(
+    shape: &Shape,
+    kernels: &Kernels,
+    router: &[f32],
+    x: &[f32],
+    room: &'r mut [f32],
+) -> &'r [Chosen] {
+    let floats = x.len() / shape.dim * choice_floats(shape);
+    let all: &mut [Chosen] = bytemuck::cast_slice_mut(&mut room[..floats]);
+    let tokens = x.chunks_exact(shape.dim);
+    for (x, chosen) in tokens.zip(all.chunks_exact_mut(shape.n_experts_used)) {
+        choose(shape, kernels, router, x, chosen);
+    }
+    all
+}
+
+/// Softmax over all experts, the best of them (the lowest index of equals).
+fn choose(shape: &Shape, kernels: &Kernels, router: &[f32], x: &[f32], chosen: &mut [Chosen]) {
     let mut scores = [0.0f32; EXPERTS_MAX];
     let scores = &mut scores[..shape.n_experts];
     for (score, row) in scores.iter_mut().zip(router.chunks_exact(x.len())) {
         *score = (kernels.dot)(row, x);
     }
     (kernels.softmax)(scores);
-    let mut chosen = Chosen::new();
-    while chosen.len() < shape.n_experts_used {
+    for count in 0..chosen.len() {
+        let (taken, free) = chosen.split_at_mut(count);
         let mut best = None;
-        for (expert, &score) in scores.iter().enumerate() {
-            let taken = chosen.iter().any(|&(other, _)| other == expert);
-            if !taken && best.is_none_or(|(_, other)| score > other) {
-                best = Some((expert, score));
+        for (expert, &share) in (0..).zip(scores.iter()) {
+            let is_taken = taken.iter().any(|other| other.expert == expert);
+            if !is_taken && best.is_none_or(|best: Chosen| share > best.share) {
+                best = Some(Chosen { expert, share });
             }
         }
-        let _ = chosen.push(best.unwrap_or((0, f32::NAN)));
+        let nothing = Chosen {
+            expert: 0,
+            share: f32::NAN,
+        };
+        free[0] = best.unwrap_or(nothing);
     }
     if shape.norm_topk_prob {
-        let sum = chosen.iter().fold(0.0, |sum, &(_, score)| sum + score);
-        chosen.iter_mut().for_each(|(_, score)| *score /= sum);
+        let sum = chosen.iter().fold(0.0, |sum, one| sum + one.share);
+        chosen.iter_mut().for_each(|one| one.share /= sum);
     }
-    chosen.sort_unstable_by_key(|&(expert, _)| expert);
-    chosen
+    chosen.sort_unstable_by_key(|one| one.expert);
 }
 
 #[inline(never)]
@@ -121,15 +152,19 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
 ) -> Result<(), WeightsError> {
     let shape = *weights.image.shape();
     let dim = shape.dim;
-    let choose = |work: &Work<'_>, t: usize| {
-        let x = &work.inputs.x[t * dim..][..dim];
-        choose_experts(&shape, machine.kernels, router, x)
+    let x = &work.inputs.x[..tokens * dim];
+    let chosen = choose_experts(&shape, machine.kernels, router, x, work.qkv);
+    let uses = |expert: usize| {
+        let tokens = chosen.chunks_exact(shape.n_experts_used).enumerate();
+        tokens.filter_map(move |(t, chosen)| {
+            let mut of_token = chosen.iter();
+            let one = of_token.find(|one| one.expert as usize == expert)?;
+            Some((t, one.share))
+        })
     };
     let mut needed = [false; EXPERTS_MAX];
-    for t in 0..tokens {
-        choose(work, t)
-            .iter()
-            .for_each(|&(expert, _)| needed[expert] = true);
+    for one in chosen {
+        needed[one.expert as usize] = true;
     }
     let experts = (0..shape.n_experts).filter(|&expert| needed[expert]);
     weights.stream.route(layer, experts.clone());
@@ -137,14 +172,12 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
     for expert in experts {
         let mut gathered = work.gathered.take().expect("a buffer for experts");
         let mut count = 0;
-        for t in 0..tokens {
-            if choose(work, t).iter().any(|&(chosen, _)| chosen == expert) {
-                gathered.copy_row(count, &work.inputs, t, dim);
-                if let Some(observer) = machine.observer {
-                    observer.routed(layer, expert, t);
-                }
-                count += 1;
+        for (t, _) in uses(expert) {
+            gathered.copy_row(count, &work.inputs, t, dim);
+            if let Some(observer) = machine.observer {
+                observer.routed(layer, expert, t);
             }
+            count += 1;
         }
         let section = Section {
             machine,
@@ -163,17 +196,11 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
         // Back in its place before an error leaves: the session stays usable.
         work.gathered = Some(gathered);
         result?;
-        let mut index = 0;
-        for t in 0..tokens {
-            let chosen = choose(work, t);
-            let Some(&(_, share)) = chosen.iter().find(|&&(chosen, _)| chosen == expert) else {
-                continue;
-            };
-            let out = &work.partials[work.partials.len() - dim * count..];
+        let out = &work.partials[work.partials.len() - dim * count..];
+        for (index, (t, share)) in uses(expert).enumerate() {
             for i in 0..dim {
                 work.sum[i * tokens + t] += share * out[i * count + index];
             }
-            index += 1;
         }
     }
     Ok(())

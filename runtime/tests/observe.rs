@@ -4,6 +4,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use support::{Recipe, tiny_image};
 use tessera_hal::OneLane;
@@ -75,7 +76,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 }
 
 /// The logits at the end of runs of `step` tokens, and what was seen in each run.
-fn run(bytes: &[u8], step: usize, observe: bool) -> (Vec<Vec<u32>>, Vec<Watch>) {
+fn run(bytes: &[u8], step: usize, observe: bool, kernels: Kernels) -> (Vec<Vec<u32>>, Vec<Watch>) {
     let image = Image::new_checked(bytes, bytes.len() as u64).unwrap();
     let options = PlanOptions {
         memory_bytes: 1 << 30,
@@ -87,7 +88,6 @@ fn run(bytes: &[u8], step: usize, observe: bool) -> (Vec<Vec<u32>>, Vec<Watch>) 
     let mut region = vec![0; plan.budget.total_bytes().unwrap()];
     let clock = SimClock::default();
     let flash = SimFlash::new(bytes, &clock, Latency::NONE, 1);
-    let kernels = Kernels::best();
     let mut session =
         Session::new(image, plan, &mut region, flash, OneLane, &clock, kernels).unwrap();
     session.load(&mut |_, _| {}).unwrap();
@@ -121,8 +121,8 @@ fn observed_logits_are_the_same_bits() {
         let (shape, bytes) = (recipe.shape(), tiny_image(&recipe));
         let mut one_by_one: BTreeMap<(usize, usize), Vec<u32>> = BTreeMap::new();
         for step in [1, 3, BATCH] {
-            let (want, _) = run(&bytes, step, false);
-            let (have, watches) = run(&bytes, step, true);
+            let (want, _) = run(&bytes, step, false, Kernels::best());
+            let (have, watches) = run(&bytes, step, true, Kernels::best());
             assert!(have == want, "{recipe:?} by {step}");
             let mut inputs: BTreeMap<(usize, usize), Vec<u32>> = BTreeMap::new();
             for (watch, tokens) in watches.iter().zip(TOKENS.chunks(step)) {
@@ -149,5 +149,31 @@ fn observed_logits_are_the_same_bits() {
                 assert!(inputs == one_by_one, "{recipe:?} by {step}");
             }
         }
+    }
+}
+
+/// Nothing else in a pass is a softmax of its own.
+#[test]
+fn experts_are_chosen_once_for_a_token() {
+    static CHOICES: AtomicUsize = AtomicUsize::new(0);
+    let softmax = |x: &mut [f32]| {
+        CHOICES.fetch_add(1, Ordering::Relaxed);
+        (Kernels::SCALAR.softmax)(x);
+    };
+    let kernels = Kernels {
+        softmax,
+        ..Kernels::best()
+    };
+    let recipe = Recipe {
+        n_experts: 4,
+        ..Recipe::default()
+    };
+    let bytes = tiny_image(&recipe);
+    for step in [1, BATCH] {
+        CHOICES.store(0, Ordering::Relaxed);
+        run(&bytes, step, false, kernels);
+        let layers = recipe.shape().n_layers;
+        let choices = CHOICES.load(Ordering::Relaxed);
+        assert_eq!(choices, TOKENS.len() * layers, "by {step}");
     }
 }
