@@ -7,6 +7,7 @@ use core::ops::Range;
 use tessera_kernels::{Activation, Activations, GROUP, Kernels, NeuronRows, Rows};
 
 use crate::format::{Bundles, FfnMap};
+use crate::product::multiply;
 use crate::weights::Ready;
 use crate::work::Lane;
 
@@ -51,9 +52,9 @@ impl<'a> Clusters<'a> {
         while let Some(group) = groups.next() {
             let rows = reader.view(group);
             let gate_rows = rows.gate.then(reader.up_codes(group));
-            self.product(&gate_rows, gate, lane.bytes);
+            multiply(self.kernels, &gate_rows, self.x, gate, lane.bytes);
             let up_rows = rows.up.then(reader.down_codes(group));
-            self.product(&up_rows, up, lane.bytes);
+            multiply(self.kernels, &up_rows, self.x, up, lane.bytes);
             (self.kernels.gated)(self.activation, gate, up);
             let mut down = NeuronRows::new(layout.down, layout.dim);
             let alive = keep_alive(&rows.down, tokens, gate, &mut down);
@@ -79,15 +80,22 @@ impl<'a> Clusters<'a> {
             (self.kernels.down_group_many)(rows, cols, tokens, hidden, partial, scratch);
         }
     }
+}
 
-    /// `out` (rows, tokens) = rows times every token.
-    fn product(&self, rows: &Rows<'_>, out: &mut [f32], scratch: &mut [u8]) {
-        if self.x.tokens() == 1 {
-            (self.kernels.matvec)(rows, self.x, out);
-        } else {
-            (self.kernels.matmul)(rows, self.x, out, scratch);
-        }
-    }
+/// Runs of neighbours for which `wanted` holds, in `range`.
+pub fn runs(
+    range: Range<usize>,
+    wanted: impl Fn(usize) -> bool,
+) -> impl Iterator<Item = Range<usize>> {
+    let mut at = range.start;
+    core::iter::from_fn(move || {
+        let start = (at..range.end).find(|&index| wanted(index))?;
+        let end = (start..range.end)
+            .find(|&index| !wanted(index))
+            .unwrap_or(range.end);
+        at = end;
+        Some(start..end)
+    })
 }
 
 /// Takes the neurons of a group that are alive for any token: their down columns to `rows`, their

@@ -1,7 +1,7 @@
 //! Products of whole matrices, over whatever part of their rows is ready, on all lanes.
 
 use tessera_hal::{Clock, Cores, Flash};
-use tessera_kernels::{Activations, Kernels};
+use tessera_kernels::{Activations, Kernels, Rows};
 
 use crate::format::MatrixMap;
 use crate::limits::JOBS_MAX;
@@ -23,7 +23,7 @@ pub struct Machine<'a, C, K> {
 
 /// While weights are streamed a run ends after so many bytes, so that the flash is looked after.
 const RUN_BYTES_MAX: u64 = 8 << 20;
-/// Rows of a piece are a multiple of this: what the kernels take at once.
+/// Rows of a piece are a multiple of this: what kernels with 256-bit vectors take at once.
 const PANEL_ROWS: usize = 8;
 
 /// A row of one of several matrices that follow each other.
@@ -73,6 +73,21 @@ pub fn product<'m, F: Flash<'m>, C: Cores, K: Clock>(
     }
     assert!(out.is_empty(), "{} outputs too many", out.len());
     Ok(())
+}
+
+/// `out` (rows, tokens) = `rows` times every token of `x`.
+pub fn multiply(
+    kernels: &Kernels,
+    rows: &Rows<'_>,
+    x: &Activations<'_>,
+    out: &mut [f32],
+    scratch: &mut [u8],
+) {
+    if x.tokens() == 1 {
+        (kernels.matvec)(rows, x, out);
+    } else {
+        (kernels.matmul)(rows, x, out, scratch);
+    }
 }
 
 /// The tiles from `begin` on that are ready: where they end, their rows, their last byte's end.
@@ -168,11 +183,7 @@ fn run_rows<C: Cores, K>(
                 view = view.then(ready.tile(offset, bytes));
             }
             let (mine, rest) = out.split_at_mut(rows * x.tokens());
-            if x.tokens() == 1 {
-                (kernels.matvec)(&view, x, mine);
-            } else {
-                (kernels.matmul)(&view, x, mine, lanes[lane].lock().bytes);
-            }
+            multiply(kernels, &view, x, mine, lanes[lane].lock().bytes);
             (row, left, out) = (row + rows, left - rows, rest);
         }
     });

@@ -8,8 +8,9 @@ use core::ops::Range;
 
 use tessera_kernels::{GROUP, NeuronRows};
 
-use super::{Clusters, keep_alive};
+use super::{Clusters, keep_alive, runs};
 use crate::format::Bundles;
+use crate::product::multiply;
 use crate::work::Lane;
 
 /// Where more neurons of a group than this are needed, one product of all is cheaper than products
@@ -36,7 +37,7 @@ impl Clusters<'_> {
         for group in bytes.chunks_exact(reader.run_bytes(GROUP)) {
             let rows = reader.view(group);
             let gate_rows = rows.gate.then(reader.up_codes(group));
-            self.product(&gate_rows, gate, lane.bytes);
+            multiply(self.kernels, &gate_rows, self.x, gate, lane.bytes);
             levels.copy_from_slice(gate);
             up.fill(1.0);
             (self.kernels.gated)(self.activation, levels, up);
@@ -51,14 +52,15 @@ impl Clusters<'_> {
             }
             if needed.count_ones() > WHOLE_ABOVE {
                 let up_rows = rows.up.then(reader.down_codes(group));
-                self.product(&up_rows, up, lane.bytes);
+                multiply(self.kernels, &up_rows, self.x, up, lane.bytes);
             } else {
                 for (index, bytes) in group.chunks_exact(reader.run_bytes(k)).enumerate() {
                     let rows = reader.view(bytes).up;
-                    for run in runs(needed, index * k..(index + 1) * k) {
+                    let wanted = |neuron: usize| needed >> neuron & 1 == 1;
+                    for run in runs(index * k..(index + 1) * k, wanted) {
                         let out = &mut up[run.start * tokens..run.end * tokens];
                         let rows = rows.slice(run.start - index * k, run.len());
-                        self.product(&rows, out, lane.bytes);
+                        multiply(self.kernels, &rows, self.x, out, lane.bytes);
                     }
                 }
             }
@@ -70,17 +72,4 @@ impl Clusters<'_> {
             self.down(&down, &gate[..alive * tokens], partial, lane.bytes);
         }
     }
-}
-
-/// Runs of bits that are set, among those of `range`.
-fn runs(bits: u32, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let mut at = range.start;
-    core::iter::from_fn(move || {
-        let start = (at..range.end).find(|&bit| bits >> bit & 1 == 1)?;
-        let end = (start..range.end)
-            .find(|&bit| bits >> bit & 1 == 0)
-            .unwrap_or(range.end);
-        at = end;
-        Some(start..end)
-    })
 }

@@ -4,9 +4,11 @@ use core::ops::{Deref, Range};
 
 use tessera_hal::Slots;
 use tessera_hal::slots::SlotRead;
-use tessera_kernels::{Activation, Activations, GROUP, Kernels, NeuronRows, Rows};
+use tessera_kernels::{Activation, Activations, GROUP, Kernels, NeuronRows};
 
+use crate::cluster::runs;
 use crate::format::{BundleReader, FfnMap, Predictor};
+use crate::product::multiply;
 use crate::work::Lane;
 
 use super::foresight::Ahead;
@@ -30,7 +32,7 @@ pub struct Cluster<'a> {
     pub needed: &'a mut [u32],
     /// (bundles,): where each of them stands.
     pub places: &'a mut [u32],
-    /// (neurons, tokens): scores, then gate products.
+    /// (neurons, tokens): scores, then gate products; of one token at last hidden values.
     pub gates: &'a mut [f32],
     /// (dim, tokens): its down sum.
     pub partial: &'a mut [f32],
@@ -53,7 +55,8 @@ impl Cluster<'_> {
         needed.binary_search(&(bundle as u32)).ok()
     }
 
-    /// Ends of the runs of needed bundles, from `at` on, whose neurons are of one group.
+    /// Where those of the needed bundles end that follow the one at `at` and whose neurons are of
+    /// its group.
     pub fn group_end(&self, at: usize, k: usize) -> usize {
         let group = |bundle: u32| bundle as usize * k / GROUP;
         let first = group(self.needed[at]);
@@ -112,19 +115,6 @@ impl Deref for Held<'_> {
     }
 }
 
-/// Runs of neighbours for which `wanted` holds, in `range`.
-fn runs(range: Range<usize>, wanted: impl Fn(usize) -> bool) -> impl Iterator<Item = Range<usize>> {
-    let mut at = range.start;
-    core::iter::from_fn(move || {
-        let start = (at..range.end).find(|&index| wanted(index))?;
-        let end = (start..range.end)
-            .find(|&index| !wanted(index))
-            .unwrap_or(range.end);
-        at = end;
-        Some(start..end)
-    })
-}
-
 impl<'a> Stages<'a> {
     fn tokens(&self) -> usize {
         self.x.tokens()
@@ -143,14 +133,6 @@ impl<'a> Stages<'a> {
                 assert!(place < AWAITED, "bundle {bundle} has place {place:#x}");
                 Held::Slot(self.slots.read(place as usize), bytes)
             }
-        }
-    }
-
-    fn product(&self, rows: &Rows<'_>, x: &Activations<'_>, out: &mut [f32], scratch: &mut [u8]) {
-        if x.tokens() == 1 {
-            (self.kernels.matvec)(rows, x, out);
-        } else {
-            (self.kernels.matmul)(rows, x, out, scratch);
         }
     }
 
@@ -176,7 +158,8 @@ impl<'a> Stages<'a> {
         scratch: &mut [u8],
     ) -> &'p [f32] {
         let neurons = out.len() / self.tokens();
-        self.product(&predictor.second.slice(first, neurons), low, out, scratch);
+        let rows = predictor.second.slice(first, neurons);
+        multiply(self.kernels, &rows, low, out, scratch);
         &predictor.bias[first..first + neurons]
     }
 
@@ -217,7 +200,7 @@ impl<'a> Stages<'a> {
             for run in runs(first..first + k, |neuron| cluster.masks[neuron] != 0) {
                 let rows = rows.slice(run.start - first, run.len());
                 let out = &mut cluster.gates[run.start * tokens..run.end * tokens];
-                self.product(&rows, self.x, out, lane.bytes);
+                multiply(self.kernels, &rows, self.x, out, lane.bytes);
             }
             let masks = &mut cluster.masks[first..first + k];
             let gates = cluster.gates[first * tokens..].chunks_exact_mut(tokens);
@@ -286,7 +269,8 @@ impl<'a> Stages<'a> {
                 let len = run.len() * tokens;
                 gate[at..at + len].copy_from_slice(&cluster.gates[run.start * tokens..][..len]);
                 let rows = rows.slice(run.start - first, run.len());
-                self.product(&rows, self.x, &mut up[at..at + len], lane.bytes);
+                let out = &mut up[at..at + len];
+                multiply(self.kernels, &rows, self.x, out, lane.bytes);
                 alive.extend(run.map(|neuron| (index as u8, (neuron - first) as u8)));
             }
         }

@@ -6,7 +6,7 @@ use tessera_kernels::Activations;
 use crate::arena::{Arena, OutOfMemory, carved_bytes};
 use crate::format::{Image, PredictorLayout, SectionKind};
 use crate::limits::{FEW_TOKENS_MAX, JOBS_MAX, PREDICTOR_RANK_MAX};
-use crate::product::Machine;
+use crate::product::{Machine, multiply};
 use crate::weights::{Weights, WeightsError};
 use crate::work::{Inputs, Lanes};
 
@@ -171,11 +171,7 @@ impl<'m> Predictors<'m> {
                 let x = sections[*which].1;
                 let rows = predictors[*which].1.first;
                 let rows = rows.slice(*first, out.len() / x.tokens());
-                if x.tokens() == 1 {
-                    (machine.kernels.matvec)(&rows, x, out);
-                } else {
-                    (machine.kernels.matmul)(&rows, x, out, lanes[lane].lock().bytes);
-                }
+                multiply(machine.kernels, &rows, x, out, lanes[lane].lock().bytes);
             });
         drop(jobs);
         for (which, room) in self.rooms[..N].iter_mut().enumerate() {
