@@ -131,6 +131,30 @@ pub struct Loss {
     pub total: f64,
 }
 
+impl Loss {
+    /// Adds weights of one row, or of a part of it, and what they became.
+    pub fn add_row(&mut self, was: &[f32], is: &[f32]) {
+        let (mut error, mut total) = (0f32, 0f32);
+        for (was, is) in was.iter().zip(is) {
+            error += (was - is) * (was - is);
+            total += was * was;
+        }
+        self.error += f64::from(error);
+        self.total += f64::from(total);
+    }
+}
+
+impl core::ops::Add for Loss {
+    type Output = Loss;
+
+    fn add(self, other: Loss) -> Loss {
+        Loss {
+            error: self.error + other.error,
+            total: self.total + other.total,
+        }
+    }
+}
+
 /// Rounds one row of weights to type `ty`: the reverse of [`dequantize_row`].
 ///
 /// The scalar form of [`crate::Kernels::quantize_rows`].
@@ -216,13 +240,7 @@ pub(crate) fn store_super_blocks(x: &[f32], codes: &mut [u8], scales: &mut [u8])
                 &codes,
                 &mut back,
             );
-            let (mut error, mut total) = (0.0, 0.0);
-            for (x, back) in x.iter().zip(back) {
-                error += (x - back) * (x - back);
-                total += x * x;
-            }
-            loss.error += f64::from(error);
-            loss.total += f64::from(total);
+            loss.add_row(x, &back);
         }
     }
     loss

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tessera_kernels::{BLOCK, WeightType};
+use tessera_kernels::{BLOCK, Loss, WeightType};
 
 use super::convert::{Quantizer, check_weights};
 use super::error::PackError;
@@ -35,48 +35,12 @@ const LARGEST: WeightType = WeightType::Q8;
 /// Bands of 32 outputs, at least, on which the type is chosen.
 const SAMPLE_BANDS: usize = 8;
 
-/// Squared error and squared weights of what was rounded.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Loss {
-    /// Sum of `(w - w')^2`.
-    pub error: f64,
-    /// Sum of `w^2`.
-    pub total: f64,
-}
-
-impl Loss {
-    /// Adds one row of weights and what they became.
-    pub fn add_row(&mut self, was: &[f32], is: &[f32]) {
-        let (mut error, mut total) = (0f32, 0f32);
-        for (was, is) in was.iter().zip(is) {
-            error += (was - is) * (was - is);
-            total += was * was;
-        }
-        self.error += f64::from(error);
-        self.total += f64::from(total);
-    }
-
-    /// What rounding by the kernels cost.
-    pub fn add(&mut self, loss: tessera_kernels::Loss) {
-        self.error += loss.error;
-        self.total += loss.total;
-    }
-
-    /// Both together.
-    pub fn plus(self, other: Loss) -> Loss {
-        Loss {
-            error: self.error + other.error,
-            total: self.total + other.total,
-        }
-    }
-
-    /// Root of the mean squared error, relative to that of the weights.
-    pub fn relative(self) -> f64 {
-        if self.total == 0.0 {
-            0.0
-        } else {
-            (self.error / self.total).sqrt()
-        }
+/// Root of the mean squared error, relative to that of the weights.
+pub fn relative_error(loss: Loss) -> f64 {
+    if loss.total == 0.0 {
+        0.0
+    } else {
+        (loss.error / loss.total).sqrt()
     }
 }
 
@@ -173,7 +137,7 @@ pub fn turn(
 /// If the matrix cannot be read.
 pub fn choose_type(tensor: &Tensor<'_>) -> Result<WeightType, PackError> {
     for ty in CANDIDATES {
-        if sample_loss(tensor, ty)?.relative() <= down_error_max(tensor.rows) {
+        if relative_error(sample_loss(tensor, ty)?) <= down_error_max(tensor.rows) {
             return Ok(ty);
         }
     }
@@ -202,8 +166,8 @@ fn sample_loss(tensor: &Tensor<'_>, ty: WeightType) -> Result<Loss, PackError> {
                 *weight = floats[output * tensor.cols + neuron];
             }
         }
-        loss.add(quantizer.rows(ty, BLOCK, &blocks, &mut codes, &mut scales));
-        if loss.relative() > 2.0 * down_error_max(tensor.rows) {
+        loss = loss + quantizer.rows(ty, BLOCK, &blocks, &mut codes, &mut scales);
+        if relative_error(loss) > 2.0 * down_error_max(tensor.rows) {
             break;
         }
     }

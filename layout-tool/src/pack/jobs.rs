@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use tessera_kernels::{Kernels, WeightType};
+use tessera_kernels::{Kernels, Loss, WeightType};
 use tessera_runtime::format::{FfnMap, Image, MatrixMap, TileLayout};
 
 use super::convert::{Row, Scratch, convert_rows};
-use super::down::{Loss, STRIP_NEURONS, Shared, turn};
+use super::down::{STRIP_NEURONS, Shared, turn};
 use super::error::PackError;
 use super::output::Output;
 use super::types;
@@ -200,7 +200,7 @@ impl<'m> Jobs<'m> {
         for (index, weights) in turned.chunks_exact(layout.dim).enumerate() {
             let Row { codes, scales } = &mut rows[2];
             let quantizer = &mut scratch.quantizer;
-            loss.add(quantizer.rows(layout.down, layout.dim, weights, codes, scales));
+            loss = loss + quantizer.rows(layout.down, layout.dim, weights, codes, scales);
             bundles.put(index, 2, &rows[2]);
         }
         for (which, ty) in [layout.gate, layout.up, layout.down]

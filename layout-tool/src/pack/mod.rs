@@ -21,11 +21,12 @@ mod vectors;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use tessera_kernels::Loss;
 use tessera_runtime::format::{Image, SectionKind, Superblock};
 use tessera_runtime::limits::EOS_MAX;
 
-pub use down::{Loss, down_error_max};
 pub(crate) use down::{STRIP_NEURONS, Shared, turn};
+pub use down::{down_error_max, relative_error};
 pub use error::PackError;
 pub(crate) use layout::{
     Blobs, Tail, crc32c, extended, head as image_head, image_id, view, write_superblock,
@@ -110,7 +111,7 @@ fn fill(
     let shape = image.shape();
     let mut losses = vec![Loss::default(); shape.n_layers * shape.n_ffns()];
     for (section, loss) in made.iter().filter_map(|made| made.down) {
-        losses[section] = losses[section].plus(loss);
+        losses[section] = losses[section] + loss;
     }
     let crcs = made.iter().flat_map(|made| made.unit_crcs.iter().copied());
     let image_id = layout::image_id(head, crcs);

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use tessera_kernels::WeightType;
+use tessera_kernels::{Loss, WeightType};
 use tessera_runtime::format::Image;
 
-use super::down::Loss;
+use super::down::relative_error;
 use crate::size;
 use crate::summary::{KindSummary, kinds};
 
@@ -84,7 +84,7 @@ impl PackReport {
     pub fn down_loss(&self) -> Loss {
         self.down
             .iter()
-            .fold(Loss::default(), |sum, down| sum.plus(down.loss))
+            .fold(Loss::default(), |sum, down| sum + down.loss)
     }
 
     fn fmt_down(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -92,7 +92,7 @@ impl PackReport {
         let n_layers = self.down.last().map_or(0, |last| last.layer + 1);
         for layer in 0..n_layers {
             let of_layer = || self.down.iter().filter(|down| down.layer == layer);
-            let loss = of_layer().fold(Loss::default(), |sum, down| sum.plus(down.loss));
+            let loss = of_layer().fold(Loss::default(), |sum, down| sum + down.loss);
             let mut types: Vec<&str> = of_layer().map(|down| down.ty.name()).collect();
             types.dedup();
             let end = if layer % 4 == 3 || layer + 1 == n_layers {
@@ -100,13 +100,13 @@ impl PackReport {
             } else {
                 "   "
             };
-            let (types, error) = (types.join("/"), 100.0 * loss.relative());
+            let (types, error) = (types.join("/"), 100.0 * relative_error(loss));
             write!(f, "  {layer:>3} {types:<4} {error:>6.3} %{end}")?;
         }
         writeln!(
             f,
             "  all      {:>6.3} %",
-            100.0 * self.down_loss().relative()
+            100.0 * relative_error(self.down_loss())
         )
     }
 }

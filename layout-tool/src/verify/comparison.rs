@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use tessera_kernels::{Rows, WeightType};
+use tessera_kernels::{Loss, Rows, WeightType};
 
-use crate::pack::{Fidelity, Loss};
+use crate::pack::{Fidelity, relative_error};
 use crate::source::SourceType;
 
 /// Relative RMS error of rounded weights beyond which they are not those of the source.
@@ -104,7 +104,7 @@ impl fmt::Display for Comparison {
                 kind.to.name(),
                 kind.weights,
                 kind.max_error,
-                100.0 * kind.loss.relative()
+                100.0 * relative_error(kind.loss)
             )?;
         }
         for mismatch in &self.mismatches {
@@ -168,7 +168,7 @@ impl KindComparison {
             self.weights += other.weights;
             self.unequal += other.unequal;
             self.max_error = self.max_error.max(other.max_error);
-            self.loss = self.loss.plus(other.loss);
+            self.loss = self.loss + other.loss;
         }
         same
     }
@@ -177,8 +177,8 @@ impl KindComparison {
     pub fn is_good(&self) -> bool {
         match self.fidelity {
             Fidelity::Exact => self.unequal == 0,
-            Fidelity::Codes => self.loss.relative() <= CODES_MAX,
-            Fidelity::Rounded => self.loss.relative() <= ROUNDED_MAX,
+            Fidelity::Codes => relative_error(self.loss) <= CODES_MAX,
+            Fidelity::Rounded => relative_error(self.loss) <= ROUNDED_MAX,
         }
     }
 }
