@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use tessera_kernels::{Kernels, Loss, WeightType};
-use tessera_runtime::format::{FfnMap, Image, MatrixMap, TileLayout};
+use tessera_runtime::format::{FfnMap, FfnMatrix, Image, MatrixMap, TileLayout};
 
 use super::convert::{Row, Scratch, convert_rows};
 use super::down::{STRIP_NEURONS, Shared, turn};
@@ -177,20 +177,14 @@ impl<'m> Jobs<'m> {
         let mut bundles = Bundles { map, out };
         // Neurons past the source's are zeros, so that every cluster is whole groups.
         let real = down.cols.saturating_sub(start).min(count);
-        for (which, (tensor, ty)) in [(gate, layout.gate), (up, layout.up)]
-            .into_iter()
-            .enumerate()
-        {
-            convert_rows(
-                &tensor,
-                (start, real),
-                ty,
-                scratch,
-                &mut rows[which],
-                |index, row| {
-                    bundles.put(index, which, row);
-                },
-            )?;
+        for (which, tensor, ty) in [
+            (FfnMatrix::Gate, gate, layout.gate),
+            (FfnMatrix::Up, up, layout.up),
+        ] {
+            let row = &mut rows[which as usize];
+            convert_rows(&tensor, (start, real), ty, scratch, row, |index, row| {
+                bundles.put(index, which, row);
+            })?;
         }
         let mut loss = Loss::default();
         rows[2].resize(layout.down, layout.dim);
@@ -201,13 +195,11 @@ impl<'m> Jobs<'m> {
             let Row { codes, scales } = &mut rows[2];
             let quantizer = &mut scratch.quantizer;
             loss = loss + quantizer.rows(layout.down, layout.dim, weights, codes, scales);
-            bundles.put(index, 2, &rows[2]);
+            bundles.put(index, FfnMatrix::Down, &rows[2]);
         }
-        for (which, ty) in [layout.gate, layout.up, layout.down]
-            .into_iter()
-            .enumerate()
-        {
-            if real < count {
+        if real < count {
+            let types = [layout.gate, layout.up, layout.down];
+            for (which, ty) in FfnMatrix::ALL.into_iter().zip(types) {
                 let zeros = Row::zeros(ty, layout.dim);
                 (real..count).for_each(|index| bundles.put(index, which, &zeros));
             }
@@ -229,7 +221,7 @@ struct Bundles<'a> {
 
 impl Bundles<'_> {
     /// Puts matrix `which` of neuron `index` of the run.
-    fn put(&mut self, index: usize, which: usize, row: &Row) {
+    fn put(&mut self, index: usize, which: FfnMatrix, row: &Row) {
         let layout = &self.map.bundle;
         let bundle = &mut self.out[index / layout.neurons * layout.bytes()..][..layout.bytes()];
         layout.put_row(bundle, index % layout.neurons, which, row.parts());

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tessera_kernels::{GROUP, Kernels, WeightType, interleave};
 use tessera_runtime::format::{
-    FfnMap, Image, MatrixMap, NO_INDEX, PAGE_BYTES, Quality, SectionKind, Statistics, Superblock,
-    TileLayout, VectorsLayout,
+    FfnMap, FfnMatrix, Image, MatrixMap, NO_INDEX, PAGE_BYTES, Quality, SectionKind, Statistics,
+    Superblock, TileLayout, VectorsLayout,
 };
 use tessera_runtime::shape::Shape;
 
@@ -298,14 +298,14 @@ impl Jobs<'_> {
         for (place, (bundle, first)) in out.chunks_exact_mut(layout.bytes()).zip(firsts).enumerate()
         {
             for within in 0..layout.neurons {
-                for which in 0..3 {
+                for which in FfnMatrix::ALL {
                     let mut row = memory.row(layout.dim);
                     match which {
-                        0 => section.gate(first + within, &mut mixing, &mut row),
-                        1 => section.up(first + within, &mut row),
-                        _ => section.down(first + within, &mut row),
+                        FfnMatrix::Gate => section.gate(first + within, &mut mixing, &mut row),
+                        FfnMatrix::Up => section.up(first + within, &mut row),
+                        FfnMatrix::Down => section.down(first + within, &mut row),
                     }
-                    if which < 2 {
+                    if which != FfnMatrix::Down {
                         interleave(TYPE, layout.dim, row.codes);
                     }
                     layout.put_row(bundle, within, which, (row.codes, row.scales));

@@ -45,6 +45,22 @@ pub struct BundleParts<'a> {
     pub down: Rows<'a>,
 }
 
+/// One of the three matrices of a feed-forward network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FfnMatrix {
+    /// A row a neuron.
+    Gate,
+    /// A row a neuron.
+    Up,
+    /// A column a neuron, stored as a row.
+    Down,
+}
+
+impl FfnMatrix {
+    /// All, as they stand in a bundle.
+    pub const ALL: [Self; 3] = [Self::Gate, Self::Up, Self::Down];
+}
+
 /// Byte ranges of a bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartRanges {
@@ -300,29 +316,37 @@ impl BundleLayout {
     }
 
     /// Puts neuron `index`'s rows, codes and scales of each matrix, in their places.
+    ///
+    /// # Panics
+    /// As [`BundleLayout::put_row`].
     pub fn put_neuron(&self, bundle: &mut [u8], index: usize, rows: [(&[u8], &[u8]); 3]) {
-        for (which, row) in rows.into_iter().enumerate() {
+        for (which, row) in FfnMatrix::ALL.into_iter().zip(rows) {
             self.put_row(bundle, index, which, row);
         }
     }
 
-    /// Puts codes and scales of neuron `index`'s row of gate (`which` 0), up (1) or down (2), the
-    /// last in order; they are zipped here.
+    /// Puts codes and scales of neuron `index`'s row of one matrix in their places. Those of a down
+    /// column are in order; where they stand zipped, they are zipped here.
+    ///
+    /// # Panics
+    /// If there is no such neuron, or a length does not fit.
     pub fn put_row(
         &self,
         bundle: &mut [u8],
         index: usize,
-        which: usize,
+        which: FfnMatrix,
         (codes, scales): (&[u8], &[u8]),
     ) {
         assert!(index < self.neurons, "neuron {index} of {}", self.neurons);
         let p = self.places(PAGE_BYTES);
-        let ty = [self.gate, self.up, self.down][which];
-        let codes_at = [0, p.up_codes, p.down_codes][which];
-        let scales_at = [p.gate_scales, p.up_scales, p.down_scales][which];
+        let (ty, codes_at, scales_at) = match which {
+            FfnMatrix::Gate => (self.gate, 0, p.gate_scales),
+            FfnMatrix::Up => (self.up, p.up_codes, p.up_scales),
+            FfnMatrix::Down => (self.down, p.down_codes, p.down_scales),
+        };
         let (code, scale) = (ty.code_bytes(self.dim), ty.scale_bytes(self.dim));
         let all_codes = &mut bundle[codes_at..][..self.neurons * code];
-        if which == 2 && self.down_is_zipped() {
+        if which == FfnMatrix::Down && self.down_is_zipped() {
             zip_row(ty, self.dim, index, codes, all_codes);
         } else {
             all_codes[index * code..][..code].copy_from_slice(codes);
@@ -393,7 +417,8 @@ mod tests {
             let mut bundle = vec![0u8; layout.bytes()];
             let codes = |index: usize| [index as u8 * 3 + 1; 96];
             for index in 0..layout.neurons {
-                layout.put_row(&mut bundle, index, 2, (&codes(index), &[7; 6]));
+                let row = (&codes(index)[..], &[7; 6][..]);
+                layout.put_row(&mut bundle, index, FfnMatrix::Down, row);
             }
             let view = layout.view(&bundle);
             let (at, mut got) = (layout.parts().down_codes.start, [0; 96]);

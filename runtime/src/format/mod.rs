@@ -15,7 +15,7 @@ mod statistics;
 mod superblock;
 mod vectors;
 
-pub use bundle::{BundleLayout, BundleParts, BundleReader, Bundles, PartRanges};
+pub use bundle::{BundleLayout, BundleParts, BundleReader, Bundles, FfnMatrix, PartRanges};
 pub use error::FormatError;
 pub use image::{Image, UnitId};
 pub use matrix::{FfnMap, MatrixMap, TileLayout, choose_tile_rows};
