@@ -8,8 +8,8 @@ use super::error::PackError;
 use super::moves::move_row;
 use crate::source::{Tensor, dequantize};
 
-/// Largest magnitude that rounds to a finite half float.
-const F16_MAX: f32 = 65520.0;
+/// Smallest magnitude that rounds to infinity as a half float.
+const F16_OVERFLOW: f32 = 65520.0;
 
 /// One row of an image: codes, and scales.
 #[derive(Debug, Default, Clone)]
@@ -121,7 +121,7 @@ pub fn check_weights(
         });
     }
     // Scales are f16 as well.
-    if ty != WeightType::F32 && top >= F16_MAX {
+    if ty != WeightType::F32 && top >= F16_OVERFLOW {
         return Err(PackError::TooLarge {
             tensor: tensor(),
             row,
@@ -154,8 +154,8 @@ pub fn convert_row(
     Ok(())
 }
 
-/// Reads rows `start..start + count` of `tensor` and calls `put(index, codes, scales)` for each,
-/// where `row` is the working memory that holds them.
+/// Reads rows `start..start + count` of `tensor` and calls `put(index, row)` for each, counted from
+/// the first of them; the memory of `row` is used again for every one.
 ///
 /// # Errors
 /// If they cannot be read or converted.
