@@ -1,10 +1,12 @@
 //! The commands as a script sees them: exit status, standard output, one plain sentence.
 
+#[path = "../../runtime/tests/support/launch.rs"]
+mod launch;
 #[path = "../../runtime/tests/support/mod.rs"]
 mod support;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use support::{Recipe, tiny_image};
 
@@ -15,7 +17,7 @@ fn image(folder: &Path) -> PathBuf {
 }
 
 fn tessera(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tessera"))
+    launch::program(env!("CARGO_BIN_EXE_tessera"))
         .args(arguments)
         .stdin(Stdio::null())
         .output()
@@ -200,7 +202,7 @@ fn output_that_cannot_be_written_is_an_error() {
             .write(true)
             .open("/dev/full")
             .unwrap();
-        let output = Command::new(env!("CARGO_BIN_EXE_tessera"))
+        let output = launch::program(env!("CARGO_BIN_EXE_tessera"))
             .args(&arguments)
             .arg("--image")
             .arg(&image)

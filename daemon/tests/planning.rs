@@ -1,5 +1,7 @@
 //! `plan` and `probe` as a script sees them.
 
+#[path = "../../runtime/tests/support/launch.rs"]
+mod launch;
 #[path = "../../runtime/tests/support/mod.rs"]
 mod support;
 
@@ -18,7 +20,7 @@ fn image(folder: &Path) -> PathBuf {
 }
 
 fn tessera(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tessera"))
+    launch::program(env!("CARGO_BIN_EXE_tessera"))
         .args(arguments)
         // A profile that somebody saved is no part of these tests.
         .env("XDG_CONFIG_HOME", "/dev/null")
@@ -254,7 +256,7 @@ fn a_probe_writes_a_profile_that_plans_take() {
 fn an_interrupted_probe_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("device.toml");
-    let mut probe = Command::new(env!("CARGO_BIN_EXE_tessera"))
+    let mut probe = launch::program(env!("CARGO_BIN_EXE_tessera"))
         .args(["probe", "--seconds", "60", "--size", "16M", "-o"])
         .arg(&path)
         .arg("--dir")

@@ -4,8 +4,10 @@
 //! without it the tests say so and pass. The reference continuations and the text lie in
 //! `../shared`; what needs them says so where they are missing.
 
+#[path = "../../runtime/tests/support/launch.rs"]
+mod launch;
+
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use layout_tool::pack::{PackOptions, Weights, pack};
@@ -134,7 +136,7 @@ fn perplexity_stays_within_its_bound() {
     let (Some(image), Some(text)) = (shared_image(), shared("data/wiki.test.raw")) else {
         return;
     };
-    let output = Command::new(env!("CARGO_BIN_EXE_tessera"))
+    let output = launch::program(env!("CARGO_BIN_EXE_tessera"))
         .args(["perplexity", "--chunks", "20", "--json", "--image"])
         .arg(&image.path)
         .arg("--file")

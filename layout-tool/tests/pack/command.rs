@@ -1,15 +1,16 @@
 //! The command line: exit codes, where text goes, and JSON keys.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use layout_tool::source::SourceType;
 use serde_json::Value;
 
+use crate::launch;
 use crate::model::{SPEC, folder, write_gguf};
 
 fn tool(folder: &Path, args: &[&str]) -> (Option<i32>, String, String) {
-    let command = Command::new(env!("CARGO_BIN_EXE_layout-tool"))
+    let command = launch::program(env!("CARGO_BIN_EXE_layout-tool"))
         .current_dir(folder)
         .args(args)
         .output()

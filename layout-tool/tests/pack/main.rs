@@ -4,6 +4,8 @@ mod command;
 mod damage;
 mod document;
 mod golden;
+#[path = "../../../runtime/tests/support/launch.rs"]
+mod launch;
 mod model;
 mod refusals;
 mod types;

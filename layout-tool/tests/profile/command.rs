@@ -1,15 +1,15 @@
 //! The command line.
 
 use std::path::Path;
-use std::process::Command;
 
 use layout_tool::pack::Weights;
 use serde_json::{Map, Value, json};
 
+use crate::launch;
 use crate::run::{Bench, Loaded, specs};
 
 fn tool(folder: &Path, args: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_layout-tool"))
+    let output = launch::program(env!("CARGO_BIN_EXE_layout-tool"))
         .current_dir(folder)
         .args(args)
         .output()

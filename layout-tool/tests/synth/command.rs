@@ -1,13 +1,13 @@
 //! The command line.
 
-use std::process::Command;
+use crate::launch;
 
 #[test]
 fn the_command_makes_images_and_explains_itself() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.image");
     let run = |args: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_layout-tool"))
+        let output = launch::program(env!("CARGO_BIN_EXE_layout-tool"))
             .args(args)
             .output()
             .unwrap();

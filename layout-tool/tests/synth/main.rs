@@ -3,6 +3,8 @@
 mod activations;
 mod command;
 mod files;
+#[path = "../../../runtime/tests/support/launch.rs"]
+mod launch;
 mod reference;
 
 use std::path::Path;
