@@ -46,7 +46,11 @@ pub(crate) fn matvec(w: &Rows<'_>, x: &Activations<'_>, out: &[f32]) {
 
 pub(crate) fn matmul(w: &Rows<'_>, x: &Activations<'_>, out: &[f32], scratch: &[u8]) {
     product(w, x, out);
-    scratch_fits(w.cols(), x.tokens(), scratch);
+    scratch_fits(w.cols(), scratch);
+    if w.ty().is_quantized() && x.tiles.q.is_empty() {
+        let (have, need) = (x.interleaved.len(), x.q.len());
+        assert_eq!(have, need, "interleaved activations, or tiles");
+    }
 }
 
 pub(crate) fn dot_group(w: &NeuronRows<'_>, x: &Activations<'_>, out: &[f32]) {
@@ -92,7 +96,7 @@ pub(crate) fn down_group(w: &NeuronRows<'_>, h: &[f32], acc: &[f32], scratch: &[
     down_rows(w);
     assert_eq!(h.len(), w.len());
     assert_eq!(acc.len(), w.cols());
-    scratch_fits(w.cols(), 1, scratch);
+    scratch_fits(w.cols(), scratch);
 }
 
 pub(crate) fn down_group_many(
@@ -116,7 +120,7 @@ pub(crate) fn down_group_many(
     );
     assert_eq!(h.len(), w.len() * tokens);
     assert_eq!(acc.len(), cols.len() * tokens);
-    scratch_fits(cols.len(), tokens, scratch);
+    scratch_fits(cols.len(), scratch);
 }
 
 fn down_rows(w: &NeuronRows<'_>) {
@@ -124,8 +128,8 @@ fn down_rows(w: &NeuronRows<'_>) {
     assert!(down, "interleaved rows are not summed");
 }
 
-fn scratch_fits(cols: usize, tokens: usize, scratch: &[u8]) {
-    let need = Kernels::scratch_bytes(cols, tokens);
+fn scratch_fits(cols: usize, scratch: &[u8]) {
+    let need = Kernels::scratch_bytes(cols);
     assert!(
         scratch.len() >= need,
         "{} bytes of scratch, need {need}",

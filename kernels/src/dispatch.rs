@@ -157,27 +157,20 @@ impl Kernels {
     }
 
     /// Scratch that no kernel of any table exceeds with up to `cols_max` columns (outputs, for
-    /// the down sums) and `tokens_max` tokens.
-    pub const fn scratch_bytes(cols_max: usize, tokens_max: usize) -> usize {
+    /// the down sums).
+    pub const fn scratch_bytes(cols_max: usize) -> usize {
         let blocks = cols_max.div_ceil(2 * BLOCK) * 2;
-        let tokens = if tokens_max < TOKENS_AT_ONCE {
-            tokens_max
-        } else {
-            TOKENS_AT_ONCE
-        };
-        SCRATCH_FIXED_BYTES + blocks * (PANEL_BLOCK_BYTES + tokens * TOKEN_BLOCK_BYTES)
+        SCRATCH_FIXED_BYTES + blocks * PANEL_BLOCK_BYTES
     }
 }
 
 /// Scratch of [`Kernels::quantize_rows`].
 pub const QUANTIZE_SCRATCH_BYTES: usize = 8192;
 
-/// Tokens of one pass of `matmul` over a panel of rows.
-pub(crate) const TOKENS_AT_ONCE: usize = 128;
-/// One block of a panel of 16 rows: codes one a byte, and f32 scales and minima.
-const PANEL_BLOCK_BYTES: usize = 16 * BLOCK + 2 * 16 * size_of::<f32>();
-/// One block of a token in `matmul`: its scale and what its sum gives.
-const TOKEN_BLOCK_BYTES: usize = 2 * size_of::<f32>();
+/// Most rows of a panel.
+pub(crate) const PANEL_ROWS_MAX: usize = 32;
+/// One block of a panel: codes one a byte, and f32 scales and minima.
+const PANEL_BLOCK_BYTES: usize = PANEL_ROWS_MAX * (BLOCK + 2 * size_of::<f32>());
 /// What does not grow: alignment, and the buffers of a pair of blocks of a down sum.
 const SCRATCH_FIXED_BYTES: usize = 12_288;
 

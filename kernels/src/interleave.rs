@@ -10,7 +10,7 @@ pub(crate) const INTERLEAVED: usize = 8;
 pub(crate) const RUN: usize = INTERLEAVED * BLOCK;
 
 /// Most tokens that rows are multiplied with as they are stored; more meet a panel of unpacked
-/// rows.
+/// rows, see [`wants_tiles`](crate::wants_tiles).
 pub const FEW_TOKENS: usize = 8;
 
 /// The step that stands at each place of a run of activations: of 64 bytes of 4-bit codes the low

@@ -143,6 +143,7 @@ mod soon;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod tiles;
 pub mod view;
 mod zip;
 
@@ -156,5 +157,6 @@ pub use neurons::NeuronRows;
 pub use pack::{pack_codes, unpack_codes};
 pub use quantize::{Loss, SuperScales, dequantize_row, quantize_row};
 pub use soon::Soon;
+pub use tiles::{TILE_TOKENS, TokenTiles, TokenTilesMut, tile_activations, tiles_len, wants_tiles};
 pub use view::{Activations, Rows};
 pub use zip::zip_row;

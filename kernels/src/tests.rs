@@ -45,8 +45,8 @@ fn assert_same(got: &[f32], want: &[f32], what: &str) {
     }
 }
 
-fn scratch(cols: usize, tokens: usize) -> Vec<u8> {
-    vec![0xa5; Kernels::scratch_bytes(cols, tokens)]
+fn scratch(cols: usize) -> Vec<u8> {
+    vec![0xa5; Kernels::scratch_bytes(cols)]
 }
 
 /// A matrix that owns its bytes.
@@ -150,6 +150,7 @@ struct Inputs {
     scales: Vec<f32>,
     sums: Vec<i32>,
     interleaved: Vec<i8>,
+    tiles: (Vec<i8>, Vec<f32>, Vec<i32>),
 }
 
 impl Inputs {
@@ -161,6 +162,14 @@ impl Inputs {
         for (q, out) in q.chunks(cols).zip(interleaved.chunks_mut(cols)) {
             crate::interleave_activations(q, out);
         }
+        let len = crate::tiles_len(tokens, cols);
+        let mut tiles = (vec![1; len], vec![1.0; len / 32], vec![1; len / 32]);
+        let mut out = crate::TokenTilesMut {
+            q: &mut tiles.0,
+            scales: &mut tiles.1,
+            sums: &mut tiles.2,
+        };
+        crate::tile_activations(cols, &q, &scales, &sums, &mut out);
         Inputs {
             tokens,
             cols,
@@ -169,6 +178,7 @@ impl Inputs {
             scales,
             sums,
             interleaved,
+            tiles,
         }
     }
 
@@ -176,15 +186,22 @@ impl Inputs {
         Self::of(random.floats(tokens * cols), tokens)
     }
 
-    /// As products of one token want them, and those of a few may have them.
+    /// As products of a few tokens want them, or those of many.
     fn view(&self) -> Activations<'_> {
         match self.tokens {
             0..=FEW_TOKENS => self.plain().with_interleaved(&self.interleaved),
-            _ => self.plain(),
+            _ => self.tiled(),
         }
     }
 
-    /// Not interleaved.
+    /// As panels want them.
+    fn tiled(&self) -> Activations<'_> {
+        let (q, scales, sums) = &self.tiles;
+        self.plain()
+            .with_tiles(crate::TokenTiles { q, scales, sums })
+    }
+
+    /// In order alone.
     fn plain(&self) -> Activations<'_> {
         Activations::new(
             self.tokens,

@@ -8,6 +8,7 @@ use crate::check;
 use crate::interleave::FEW_TOKENS;
 use crate::quantize::{block_scale, dequantize_block, dequantize_interleaved, dequantize_row};
 use crate::soon::Soon;
+use crate::tiles::{TokenTiles, tiles_len};
 use crate::zip::{QUAD, quad_block, unzip_row};
 
 /// Rows of one matrix: W (rows, cols).
@@ -240,6 +241,15 @@ impl<'a> Rows<'a> {
         &self.codes[self.place(row, bytes)..][..bytes]
     }
 
+    /// Codes of up to `count` rows from `row` on that follow each other directly.
+    #[inline]
+    pub(crate) fn codes_from(&self, row: usize, count: usize) -> &'a [u8] {
+        let bytes = self.ty.code_bytes(self.cols);
+        let run_end = ((row >> self.run_shift) + 1) << self.run_shift;
+        let end = (row + count).min(self.rows).min(run_end);
+        &self.codes[self.place(row, bytes)..][..(end - row) * bytes]
+    }
+
     /// Scales of row `row`.
     #[inline]
     pub fn scales(&self, row: usize) -> &'a [u8] {
@@ -334,6 +344,8 @@ pub struct Activations<'a> {
     /// (tokens, cols): `q` of up to [`FEW_TOKENS`] tokens, each as
     /// [`interleave_activations`](crate::interleave_activations) gives it; empty for more.
     pub interleaved: &'a [i8],
+    /// The same tokens in tiles; empty for a few.
+    pub tiles: TokenTiles<'a>,
 }
 
 impl<'a> Activations<'a> {
@@ -366,12 +378,13 @@ impl<'a> Activations<'a> {
             scales,
             sums,
             interleaved: &[],
+            tiles: TokenTiles::default(),
         }
     }
 
     /// The same few tokens, for products with rows as they are stored:
-    /// [`matvec`](crate::Kernels::matvec), [`dot_group`](crate::Kernels::dot_group) and, quicker
-    /// than without, [`matmul`](crate::Kernels::matmul).
+    /// [`matvec`](crate::Kernels::matvec), [`dot_group`](crate::Kernels::dot_group) and
+    /// [`matmul`](crate::Kernels::matmul).
     ///
     /// # Panics
     /// If there are more than [`FEW_TOKENS`], or the length does not fit.
@@ -382,6 +395,19 @@ impl<'a> Activations<'a> {
             interleaved,
             ..self
         }
+    }
+
+    /// The same tokens, for products with panels of rows: [`matmul`](crate::Kernels::matmul) of
+    /// more than a few, see [`wants_tiles`](crate::wants_tiles).
+    ///
+    /// # Panics
+    /// If a length does not fit.
+    pub fn with_tiles(self, tiles: TokenTiles<'a>) -> Self {
+        let len = tiles_len(self.tokens, self.cols);
+        assert_eq!(tiles.q.len(), len);
+        assert_eq!(tiles.scales.len(), len / BLOCK);
+        assert_eq!(tiles.sums.len(), len / BLOCK);
+        Activations { tiles, ..self }
     }
 
     /// Number of tokens.

@@ -36,4 +36,5 @@ pub mod source;
 pub mod sparsity;
 pub mod summary;
 pub mod synth;
+mod tiles;
 pub mod verify;

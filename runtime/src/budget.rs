@@ -191,6 +191,11 @@ pub struct Buffers {
     pub lane_bytes: usize,
 }
 
+/// Outputs of a strip of down sums of many tokens, at most: eight blocks, whose scales are turned
+/// together.
+const STRIP_COLS_MAX: usize = 4 * STRIP;
+/// Sums of a wider strip than [`STRIP`] fit a core's second cache, beside what is added to them.
+const STRIP_FLOATS_MAX: usize = STRIP_COLS_MAX * 128;
 /// Neurons whose hidden values are held at once when a pass carries several tokens, at least.
 const RUN_NEURONS_MIN: usize = 512;
 
@@ -200,7 +205,11 @@ impl Buffers {
         let tokens = sizes.batch_tokens;
         let wide = shape.dim.max(shape.q_dim());
         let run = Self::run_neurons(shape);
-        let (strip, dim) = (STRIP * tokens, kv_dim(shape.head_dim));
+        let strip_cols = STRIP_COLS_MAX.min(shape.dim.next_multiple_of(STRIP));
+        let strip = (strip_cols * tokens)
+            .min(STRIP_FLOATS_MAX)
+            .max(STRIP * tokens);
+        let dim = kv_dim(shape.head_dim);
         Buffers {
             tokens,
             wide,
@@ -220,7 +229,6 @@ impl Buffers {
                 .max(2 * shape.cluster_neurons),
             lane_bytes: Kernels::scratch_bytes(
                 wide.max(sizes.sparse.map_or(0, |sparse| sparse.rank)),
-                tokens,
             ),
         }
     }

@@ -8,7 +8,7 @@ use tessera_kernels::{Activations, GROUP, Kernels, NeuronRows, STRIP};
 
 use crate::budget::Buffers;
 use crate::cluster::Clusters;
-use crate::format::{BundleParts, FfnMap};
+use crate::format::FfnMap;
 use crate::limits::{EXPERTS_MAX, FEW_TOKENS_MAX, JOBS_MAX};
 use crate::partials::add_in_order;
 use crate::product::Machine;
@@ -190,6 +190,7 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
         let (partials, out) = work
             .partials
             .split_at_mut(work.partials.len() - dim * count);
+        gathered.arrange(machine.cores, count, dim);
         let x = gathered.view(count, dim);
         let choice = choice.reborrow();
         let result = section.run(weights, choice, &x, work.gate, work.up, partials, out);
@@ -370,6 +371,7 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
             .enumerate()
             .collect();
         let (shape, kernels, lanes, map) = (self.shape, self.machine.kernels, self.lanes, self.map);
+        let n_lanes = self.machine.cores.lanes();
         self.machine
             .cores
             .for_each(&mut jobs, &|lane, (index, (gate, up))| {
@@ -378,10 +380,24 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
                 let outs = gate
                     .chunks_exact_mut(GROUP * tokens)
                     .zip(up.chunks_exact_mut(GROUP * tokens));
-                for (group, (gate, up)) in outs.enumerate() {
-                    let parts = group_at(&map, ready, first + group * GROUP);
-                    (kernels.matmul)(&parts.gate, x, gate, lane.bytes);
-                    (kernels.matmul)(&parts.up, x, up, lane.bytes);
+                let groups = outs.len();
+                for (index, (gate, up)) in outs.enumerate() {
+                    let neuron = first + index * GROUP;
+                    let group = ready.bundles(&map, neuron, GROUP);
+                    let parts = group.reader.view(group.bytes);
+                    let gate_rows = parts.gate.then(group.reader.up_codes(group.bytes));
+                    (kernels.matmul)(&gate_rows, x, gate, lane.bytes);
+                    // Lanes take pieces in turn, more or less.
+                    let next = match index + 1 == groups {
+                        true => first + per_job * n_lanes,
+                        false => neuron + GROUP,
+                    };
+                    let mut up_rows = parts.up;
+                    if neurons.contains(&next) {
+                        let next = ready.bundles(&map, next, GROUP);
+                        up_rows = up_rows.then(next.reader.firsts(next.bytes));
+                    }
+                    (kernels.matmul)(&up_rows, x, up, lane.bytes);
                     if observer.is_none() {
                         (kernels.gated)(shape.activation, gate, up);
                     }
@@ -408,6 +424,7 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
     ) {
         let (shape, kernels, lanes, map) = (self.shape, self.machine.kernels, self.lanes, self.map);
         let first_neuron = clusters.start * shape.cluster_neurons;
+        let end_neuron = (clusters.end * shape.cluster_neurons).min(map.neurons);
         // Wide strips where tokens are few, so that rows are not looked up too often.
         let held = lanes[0].lock().floats.len() / tokens;
         let share = shape.dim / (2 * self.machine.cores.lanes());
@@ -427,8 +444,13 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
                         partial.fill(0.0);
                         let first = cluster * shape.cluster_neurons;
                         for start in (first..first + shape.cluster_len(cluster)).step_by(GROUP) {
+                            let group = ready.bundles(&map, start, GROUP);
                             let mut rows = NeuronRows::new(map.bundle.down, shape.dim);
-                            rows.extend(&group_at(&map, ready, start).down);
+                            rows.extend(&group.reader.view(group.bytes).down);
+                            if start + GROUP < end_neuron {
+                                let next = ready.bundles(&map, start + GROUP, GROUP);
+                                rows.then(next.reader.down_strip(next.bytes, &cols));
+                            }
                             let h = &hidden[(start - first_neuron) * tokens..][..GROUP * tokens];
                             let cols = cols.clone();
                             (kernels.down_group_many)(&rows, cols, tokens, h, partial, lane.bytes);
@@ -440,10 +462,4 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
                 });
         }
     }
-}
-
-/// The group whose first neuron is `neuron`.
-fn group_at<'r>(map: &FfnMap, ready: &'r Ready<'_>, neuron: usize) -> BundleParts<'r> {
-    let group = ready.bundles(map, neuron, GROUP);
-    group.reader.view(group.bytes)
 }

@@ -2,7 +2,10 @@
 
 use spin::mutex::SpinMutex;
 use tessera_hal::Cores;
-use tessera_kernels::{Activations, BLOCK, FEW_TOKENS, Kernels, interleave_activations};
+use tessera_kernels::{
+    Activations, BLOCK, FEW_TOKENS, Kernels, TILE_TOKENS, TokenTiles, TokenTilesMut,
+    interleave_activations, tile_activations, tiles_len, wants_tiles,
+};
 
 use crate::arena::{Arena, OutOfMemory, carved_bytes};
 use crate::budget::{Buffers, Sizes};
@@ -52,8 +55,10 @@ pub struct Inputs<'m> {
     q: &'m mut [i8],
     scales: &'m mut [f32],
     sums: &'m mut [i32],
-    /// (few tokens, wide): the codes of the first tokens, interleaved.
+    /// (few tokens, wide): the codes of a few tokens, interleaved.
     interleaved: &'m mut [i8],
+    /// Many tokens once more, eight side by side.
+    tiles: TokenTilesMut<'m>,
 }
 
 /// One token's inputs; without codes where blocks are not whole.
@@ -68,23 +73,43 @@ impl<'m> Inputs<'m> {
     /// Bytes that [`Inputs::take`] carves.
     pub fn bytes(tokens: usize, wide: usize) -> usize {
         let blocks = tokens * wide.div_ceil(BLOCK);
+        let tiled = Self::tiles_len(tokens, wide);
         carved_bytes(tokens * wide * size_of::<f32>())
             + carved_bytes(tokens * wide)
             + carved_bytes(blocks * size_of::<f32>())
             + carved_bytes(blocks * size_of::<i32>())
             + carved_bytes(tokens.min(FEW_TOKENS) * wide)
+            + carved_bytes(tiled)
+            + carved_bytes(tiled / BLOCK * size_of::<f32>())
+            + carved_bytes(tiled / BLOCK * size_of::<i32>())
     }
 
     /// Carves room for `tokens` tokens of `wide` columns.
     pub fn take(arena: &mut Arena<'m>, tokens: usize, wide: usize) -> Result<Self, OutOfMemory> {
         let blocks = tokens * wide.div_ceil(BLOCK);
+        let tiled = Self::tiles_len(tokens, wide);
         Ok(Inputs {
             x: arena.take(tokens * wide)?,
             q: arena.take(tokens * wide)?,
             scales: arena.take(blocks)?,
             sums: arena.take(blocks)?,
             interleaved: arena.take(tokens.min(FEW_TOKENS) * wide)?,
+            tiles: TokenTilesMut {
+                q: arena.take(tiled)?,
+                scales: arena.take(tiled / BLOCK)?,
+                sums: arena.take(tiled / BLOCK)?,
+            },
         })
+    }
+
+    /// Codes of tiles that passes of up to `tokens` tokens may want.
+    fn tiles_len(tokens: usize, wide: usize) -> usize {
+        // Narrower inputs may want tiles where the widest do not.
+        if wants_tiles(tokens, BLOCK) {
+            tiles_len(tokens, wide.next_multiple_of(BLOCK))
+        } else {
+            0
+        }
     }
 
     /// Each token's row on some lane: `fill(t, x)` writes its floats (cols,), which are then
@@ -167,12 +192,46 @@ impl<'m> Inputs<'m> {
             });
         }
         drop(jobs);
-        if tokens <= FEW_TOKENS && q_cols > 0 {
-            let rows = self.interleaved.chunks_exact_mut(q_cols).take(tokens);
-            for (q, interleaved) in self.q.chunks_exact(q_cols).zip(rows) {
+        self.arrange(cores, tokens, cols);
+    }
+
+    /// Puts the codes in the order in which products of so many tokens want them.
+    pub fn arrange<C: Cores>(&mut self, cores: &C, tokens: usize, cols: usize) {
+        if !cols.is_multiple_of(BLOCK) {
+            return;
+        }
+        if tokens <= FEW_TOKENS {
+            let rows = self.interleaved.chunks_exact_mut(cols).take(tokens);
+            for (q, interleaved) in self.q.chunks_exact(cols).zip(rows) {
                 interleave_activations(q, interleaved);
             }
         }
+        if wants_tiles(tokens, cols) {
+            self.fill_tiles(cores, tokens, cols);
+        }
+    }
+
+    /// Kept out of the frame of those who have a few tokens.
+    #[inline(never)]
+    fn fill_tiles<C: Cores>(&mut self, cores: &C, tokens: usize, cols: usize) {
+        let (blocks, len) = (cols / BLOCK, tiles_len(tokens, cols));
+        let per_job = tokens.div_ceil(JOBS_MAX).next_multiple_of(TILE_TOKENS);
+        let (q, scales, sums) = (&*self.q, &*self.scales, &*self.sums);
+        let tiles = &mut self.tiles;
+        let mut jobs: heapless::Vec<_, JOBS_MAX> = tiles.q[..len]
+            .chunks_mut(per_job * cols)
+            .zip(tiles.scales[..len / BLOCK].chunks_mut(per_job * blocks))
+            .zip(tiles.sums[..len / BLOCK].chunks_mut(per_job * blocks))
+            .map(|((q, scales), sums)| TokenTilesMut { q, scales, sums })
+            .enumerate()
+            .collect();
+        cores.for_each(&mut jobs, &|_lane, (index, tiles)| {
+            let first = *index * per_job;
+            let end = (first + per_job).min(tokens);
+            let numbers = first * blocks..end * blocks;
+            let q = &q[first * cols..end * cols];
+            tile_activations(cols, q, &scales[numbers.clone()], &sums[numbers], tiles);
+        });
     }
 
     /// The inputs as products see them.
@@ -184,23 +243,24 @@ impl<'m> Inputs<'m> {
         let blocks = tokens * (cols / BLOCK);
         let (scales, sums) = (&self.scales[..blocks], &self.sums[..blocks]);
         let x = Activations::new(tokens, cols, &self.x[..len], &self.q[..len], scales, sums);
-        match tokens {
-            ..=FEW_TOKENS => x.with_interleaved(&self.interleaved[..len]),
-            _ => x,
+        if wants_tiles(tokens, cols) {
+            let len = tiles_len(tokens, cols);
+            return x.with_tiles(TokenTiles {
+                q: &self.tiles.q[..len],
+                scales: &self.tiles.scales[..len / BLOCK],
+                sums: &self.tiles.sums[..len / BLOCK],
+            });
         }
+        x.with_interleaved(&self.interleaved[..len])
     }
 
-    /// Copies row `token` of `source`, all forms of it, to row `index`.
+    /// Copies row `token` of `source` to row `index`, to be followed by [`Inputs::arrange`].
     pub fn copy_row(&mut self, index: usize, source: &Inputs<'_>, token: usize, cols: usize) {
         let (to, from) = (index * cols, token * cols);
         self.x[to..to + cols].copy_from_slice(&source.x[from..from + cols]);
         if cols.is_multiple_of(BLOCK) {
             let blocks = cols / BLOCK;
             self.q[to..to + cols].copy_from_slice(&source.q[from..from + cols]);
-            if index < FEW_TOKENS {
-                let interleaved = &mut self.interleaved[to..to + cols];
-                interleave_activations(&self.q[to..to + cols], interleaved);
-            }
             let (to, from) = (index * blocks, token * blocks);
             self.scales[to..to + blocks].copy_from_slice(&source.scales[from..from + blocks]);
             self.sums[to..to + blocks].copy_from_slice(&source.sums[from..from + blocks]);

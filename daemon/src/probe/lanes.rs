@@ -95,7 +95,7 @@ fn rows_bytes_per_s(weights: &[u8], seconds: f64) -> Result<f64> {
     let mut interleaved = vec![0; COLS];
     interleave_activations(&q, &mut interleaved);
     let x = Activations::new(1, COLS, &x, &q, &scales, &sums).with_interleaved(&interleaved);
-    let mut scratch = vec![0u8; Kernels::scratch_bytes(COLS, 1)];
+    let mut scratch = vec![0u8; Kernels::scratch_bytes(COLS)];
     let (mut out, mut sum) = ([0f32; GROUP], vec![0f32; COLS]);
     let group_bytes = GROUP * row_bytes;
     // As in the engine, each call asks memory for what the next one needs.

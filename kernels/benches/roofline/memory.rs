@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use tessera_kernels::{Activations, FEW_TOKENS};
+use tessera_kernels::{Activations, FEW_TOKENS, TokenTiles};
 
 use crate::{RUN_SECONDS, RUNS, TOKENS};
 
@@ -88,7 +88,11 @@ impl Memory {
         match tokens {
             // Any codes will do.
             0..=FEW_TOKENS => x.with_interleaved(q),
-            _ => x,
+            _ => x.with_tiles(TokenTiles {
+                q,
+                scales: floats,
+                sums,
+            }),
         }
     }
 }

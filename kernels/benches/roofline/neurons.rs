@@ -125,7 +125,7 @@ impl Case {
         let bytes =
             move |index: usize| &memory.weights[index % groups * group_bytes..][..group_bytes];
         let x = memory.inputs(1, b.cols);
-        let mut scratch = vec![0u8; Kernels::scratch_bytes(b.cols, 1)];
+        let mut scratch = vec![0u8; Kernels::scratch_bytes(b.cols)];
         let (mut acc, mut done) = (vec![0f32; b.cols], 0);
         let (mut gate, mut up) = ([0f32; GROUP], [0f32; GROUP]);
         // As the engine does: single neurons' rows are picked, a group's taken as they stand.

@@ -74,7 +74,7 @@ impl Case {
             "matmul_few" | "down_group_few" => FEW,
             _ => TOKENS,
         };
-        let mut scratch = vec![0u8; Kernels::scratch_bytes(cols, tokens)];
+        let mut scratch = vec![0u8; Kernels::scratch_bytes(cols)];
         let mut out = vec![0f32; rows.max(cols) * tokens];
         let mut done = 0;
         Box::new(move || {

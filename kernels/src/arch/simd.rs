@@ -9,6 +9,7 @@ use bytemuck::Pod;
 
 use crate::block::WeightType;
 use crate::interleave::STEPS;
+use crate::tiles::{TILE_TOKENS, TileBlock};
 
 /// Weight types as constants, for kernels that are compiled once for each.
 pub(crate) const Q8: u8 = WeightType::Q8 as u8;
@@ -116,36 +117,56 @@ pub(crate) trait Simd: Copy {
     /// The sum of all steps.
     fn done<const TY: u8>(self, acc: Self::Acc) -> Self::W;
 
-    /// Lane `r` of `out[t]` is the product of row `r` of a block, as [`Simd8::panel`] ordered
-    /// them, and of token `t`.
+    /// Lane `l` of `out[v][t]`, `v` below `V`, is the product of row `v * LANES + l` of a block of
+    /// a panel, as [`Simd8::panel`] ordered it, and of token `t`.
     #[inline(always)]
-    fn tile<const TY: u8, const T: usize>(
+    fn tile<const TY: u8, const V: usize>(
         self,
-        w: &[Self::Bytes; 8],
-        a: [&[[u8; 4]; 8]; T],
-    ) -> [Self::W; T] {
-        tile_of_steps::<Self, TY, T>(self, w, a)
+        w: &PanelBlock<Self>,
+        a: &TileBlock,
+    ) -> Dots<Self, V> {
+        tile_of_steps::<Self, TY, V, 2>(self, w, a)
     }
 }
 
-/// [`Simd::tile`] by [`Simd::dot2`]: each lane is a row, and has the same activations.
+/// Vectors of rows in a panel.
+pub(crate) const PANEL_VECTORS: usize = 2;
+
+/// A block of a panel: (steps, vectors).
+pub(crate) type PanelBlock<S> = [[<S as Simd>::Bytes; PANEL_VECTORS]; 8];
+/// Products of a block with `V` vectors of rows: (vectors, tokens).
+pub(crate) type Dots<S, const V: usize> = [[<S as Simd>::W; TILE_TOKENS]; V];
+
+/// [`Simd::tile`] by [`Simd::dot2`], `T` tokens at once: each lane is a row, and has the same
+/// activations.
 #[inline(always)]
-pub(crate) fn tile_of_steps<S: Simd, const TY: u8, const T: usize>(
+pub(crate) fn tile_of_steps<S: Simd, const TY: u8, const V: usize, const T: usize>(
     s: S,
-    w: &[S::Bytes; 8],
-    a: [&[[u8; 4]; 8]; T],
-) -> [S::W; T] {
-    let mut acc = [s.zero_acc(); T];
-    for step in 0..4 {
-        let w = [s.bytes(&w[2 * step]), s.bytes(&w[2 * step + 1])];
-        for t in 0..T {
-            let a = [s.splat4(&a[t][2 * step]), s.splat4(&a[t][2 * step + 1])];
-            acc[t] = s.dot2::<TY>(acc[t], w, a);
+    w: &PanelBlock<S>,
+    a: &TileBlock,
+) -> Dots<S, V> {
+    let mut dots = [[s.splat_w(0); TILE_TOKENS]; V];
+    for first in (0..TILE_TOKENS).step_by(T) {
+        let mut acc = [[s.zero_acc(); T]; V];
+        for step in 0..4 {
+            let (even, odd) = (&w[2 * step], &w[2 * step + 1]);
+            let mut w = [[s.zero_v(); 2]; V];
+            for v in 0..V {
+                w[v] = [s.bytes(&even[v]), s.bytes(&odd[v])];
+            }
+            for t in 0..T {
+                let (even, odd) = (&a[2 * step], &a[2 * step + 1]);
+                let a = [s.splat4(&even[first + t]), s.splat4(&odd[first + t])];
+                for v in 0..V {
+                    acc[v][t] = s.dot2::<TY>(acc[v][t], w[v], a);
+                }
+            }
         }
-    }
-    let mut dots = [s.splat_w(0); T];
-    for t in 0..T {
-        dots[t] = s.done::<TY>(acc[t]);
+        for v in 0..V {
+            for t in 0..T {
+                dots[v][first + t] = s.done::<TY>(acc[v][t]);
+            }
+        }
     }
     dots
 }

@@ -33,14 +33,14 @@ fn lengths_that_do_not_fit_are_refused() {
         refuses(&k, || (k.matvec)(&view, &x.view(), &mut [0.0; 8]));
         refuses(&k, || (k.matvec)(&view, &one.view(), &mut [0.0; 4]));
         refuses(&k, || {
-            (k.matmul)(&view, &x.view(), &mut [0.0; 7], &mut scratch(96, 2))
+            (k.matmul)(&view, &x.view(), &mut [0.0; 7], &mut scratch(96))
         });
         refuses(&k, || {
             (k.matmul)(&view, &x.view(), &mut [0.0; 8], &mut [0; 100])
         });
         let floats = Activations::new(2, 96, &x.x, &[], &[], &[]);
         refuses(&k, || {
-            (k.matmul)(&view, &floats, &mut [0.0; 8], &mut scratch(96, 2))
+            (k.matmul)(&view, &floats, &mut [0.0; 8], &mut scratch(96))
         });
         refuses(&k, || {
             (k.quantize)(&[0.0; 33], &mut [0; 33], &mut [0.0], &mut [0])
@@ -84,10 +84,13 @@ fn products_want_rows_and_one_token_interleaved() {
         refuses(&k, || (k.dot_group)(&group, &in_order, &mut [0.0; 4]));
         let down = rows.in_order();
         refuses(&k, || (k.matvec)(&down, &x.view(), &mut [0.0; 4]));
-        // A panel takes one token in either order.
+        refuses(&k, || {
+            (k.matmul)(&rows, &in_order, &mut [0.0; 4], &mut scratch(512))
+        });
+        // A panel takes one token as well.
         let (mut one, mut other) = ([0.0; 4], [0.0; 4]);
-        (k.matmul)(&rows, &in_order, &mut one, &mut scratch(512, 1));
-        (k.matmul)(&rows, &x.view(), &mut other, &mut scratch(512, 1));
+        (k.matmul)(&rows, &x.tiled(), &mut one, &mut scratch(512));
+        (k.matmul)(&rows, &x.view(), &mut other, &mut scratch(512));
         assert_same(&one, &other, k.name);
     }
     let many = Inputs::random(&mut random, FEW_TOKENS + 1, 32);
@@ -104,17 +107,17 @@ fn down_sums_refuse_what_does_not_fit() {
     rows.extend(&w.view().in_order());
     for k in Kernels::available() {
         refuses(&k, || {
-            (k.down_group)(&rows, &[1.0; 3], &mut [0.0; 192], &mut scratch(192, 1))
+            (k.down_group)(&rows, &[1.0; 3], &mut [0.0; 192], &mut scratch(192))
         });
         refuses(&k, || {
-            (k.down_group)(&rows, &[1.0; 4], &mut [0.0; 191], &mut scratch(192, 1))
+            (k.down_group)(&rows, &[1.0; 4], &mut [0.0; 191], &mut scratch(192))
         });
         refuses(&k, || {
             (k.down_group)(&rows, &[1.0; 4], &mut [0.0; 192], &mut [])
         });
         for range in [32..192, 0..96, 64..256] {
             let mut acc = vec![0.0; range.len() * 2];
-            let mut scratch = scratch(192, 2);
+            let mut scratch = scratch(192);
             refuses(&k, || {
                 (k.down_group_many)(&rows, range, 2, &[1.0; 8], &mut acc, &mut scratch);
             });
@@ -241,12 +244,12 @@ fn groups_know_the_order_of_their_rows() {
                 let dot = || (k.dot_group)(&rows, &x.view(), &mut [0.0; GROUP]);
                 takes_if(&k, is_float || is_multiplied, dot);
                 let down = || {
-                    let mut scratch = scratch(256, 1);
+                    let mut scratch = scratch(256);
                     (k.down_group)(&rows, &[1.0; GROUP], &mut [0.0; 256], &mut scratch);
                 };
                 takes_if(&k, is_float || !is_multiplied, down);
                 let down_many = || {
-                    let (mut acc, mut scratch) = ([0.0; 512], scratch(256, 2));
+                    let (mut acc, mut scratch) = ([0.0; 512], scratch(256));
                     (k.down_group_many)(&rows, 0..256, 2, &[1.0; 64], &mut acc, &mut scratch);
                 };
                 takes_if(&k, is_float || !is_multiplied, down_many);

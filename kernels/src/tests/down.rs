@@ -43,7 +43,7 @@ fn sparse(random: &mut Random, len: usize) -> Vec<f32> {
 
 fn down(kernels: &Kernels, rows: &NeuronRows<'_>, h: &[f32], acc: &[f32]) -> Vec<f32> {
     let mut acc = acc.to_vec();
-    (kernels.down_group)(rows, h, &mut acc, &mut scratch(rows.cols(), 1));
+    (kernels.down_group)(rows, h, &mut acc, &mut scratch(rows.cols()));
     acc
 }
 
@@ -96,7 +96,7 @@ fn down_group_many_is_down_group_for_each_token() {
                 }
                 for kernels in Kernels::available() {
                     let mut got = acc[start * tokens..end * tokens].to_vec();
-                    let mut scratch = scratch(end - start, tokens);
+                    let mut scratch = scratch(end - start);
                     (kernels.down_group_many)(
                         &rows,
                         start..end,
@@ -154,7 +154,7 @@ fn zipped_groups_give_the_same_sums() {
                     let acc = random.floats(range.len() * tokens);
                     let sums = |kernels: &Kernels, rows: &NeuronRows<'_>| {
                         let (mut acc, range) = (acc.clone(), range.clone());
-                        let mut scratch = scratch(range.len(), tokens);
+                        let mut scratch = scratch(range.len());
                         (kernels.down_group_many)(rows, range, tokens, &h, &mut acc, &mut scratch);
                         acc
                     };
@@ -207,7 +207,7 @@ fn extreme_codes_do_not_saturate() {
                     assert_same(&got, &want, &what);
                     let many: Vec<f32> = h.iter().flat_map(|&h| [h; 20]).collect();
                     let mut got = vec![0.0; cols * 20];
-                    let mut scratch = scratch(cols, 20);
+                    let mut scratch = scratch(cols);
                     (kernels.down_group_many)(&rows, 0..cols, 20, &many, &mut got, &mut scratch);
                     for i in 0..cols {
                         assert_same(&got[i * 20..][..20], &[want[i]; 20], &what);
@@ -235,14 +235,7 @@ fn nan_and_infinities_agree() {
                 assert_same(&down(&kernels, &rows, &h, &vec![1.0; cols]), &want, &what);
                 let many: Vec<f32> = h.iter().flat_map(|&h| [h; 3]).collect();
                 let mut got = vec![1.0; cols * 3];
-                (kernels.down_group_many)(
-                    &rows,
-                    0..cols,
-                    3,
-                    &many,
-                    &mut got,
-                    &mut scratch(cols, 3),
-                );
+                (kernels.down_group_many)(&rows, 0..cols, 3, &many, &mut got, &mut scratch(cols));
                 for i in 0..cols {
                     assert_same(&got[i * 3..][..3], &[want[i]; 3], &what);
                 }

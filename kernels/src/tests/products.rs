@@ -11,7 +11,7 @@ fn matvec(kernels: &Kernels, w: &Rows<'_>, x: &Inputs) -> Vec<f32> {
 
 fn matmul(kernels: &Kernels, w: &Rows<'_>, x: &Activations<'_>) -> Vec<f32> {
     let mut out = vec![f32::NAN; w.rows() * x.tokens()];
-    let mut scratch = scratch(w.cols(), x.tokens());
+    let mut scratch = scratch(w.cols());
     // Not aligned, as a caller's bytes may be.
     scratch.push(0);
     (kernels.matmul)(w, x, &mut out, &mut scratch[1..]);
@@ -151,10 +151,10 @@ fn float_rows_need_no_whole_blocks() {
             let x = random.floats(3 * cols);
             let x = Activations::new(3, cols, &x, &[], &[], &[]);
             let mut want = vec![0.0; 15];
-            (Kernels::SCALAR.matmul)(&w.view(), &x, &mut want, &mut scratch(cols, 3));
+            (Kernels::SCALAR.matmul)(&w.view(), &x, &mut want, &mut scratch(cols));
             for kernels in tables() {
                 let mut got = vec![0.0; 15];
-                (kernels.matmul)(&w.view(), &x, &mut got, &mut scratch(cols, 3));
+                (kernels.matmul)(&w.view(), &x, &mut got, &mut scratch(cols));
                 assert_same(&got, &want, &format!("{} {ty:?} {cols}", kernels.name));
             }
         }
@@ -179,7 +179,7 @@ fn matmul_is_matvec_for_each_token() {
                 }
                 for kernels in Kernels::available() {
                     let what = format!("{} {ty:?} {rows}x{cols} {tokens}", kernels.name);
-                    for x in [x.view(), x.plain()] {
+                    for x in [x.view(), x.tiled()] {
                         assert_same(&matmul(&kernels, &w.view(), &x), &want, &what);
                     }
                 }
@@ -200,7 +200,7 @@ fn extreme_codes_do_not_saturate() {
                 let want = matmul(&Kernels::SCALAR, &w.view(), &x.view());
                 for kernels in tables() {
                     let what = format!("{} {ty:?} {low} {sign}", kernels.name);
-                    for x in [x.view(), x.plain()] {
+                    for x in [x.view(), x.tiled()] {
                         assert_same(&matmul(&kernels, &w.view(), &x), &want, &what);
                     }
                     let one = Inputs::of(vec![sign; cols], 1);
@@ -222,12 +222,11 @@ fn nan_reaches_the_output() {
             w.poison(2, 8);
             floats[3 * cols + 100] = f32::NAN;
             let x = Inputs::of(floats, 5);
-            for (i, y) in matmul(&kernels, &w.view(), &x.view())
-                .into_iter()
-                .enumerate()
-            {
-                let poisoned = i / 5 == 2 || i % 5 == 3;
-                assert_eq!(y.is_nan(), poisoned, "{} {ty:?} {i}", kernels.name);
+            for x in [x.view(), x.tiled()] {
+                for (i, y) in matmul(&kernels, &w.view(), &x).into_iter().enumerate() {
+                    let poisoned = i / 5 == 2 || i % 5 == 3;
+                    assert_eq!(y.is_nan(), poisoned, "{} {ty:?} {i}", kernels.name);
+                }
             }
             let one = Inputs::random(&mut random, 1, cols);
             for (row, y) in matvec(&kernels, &w.view(), &one).into_iter().enumerate() {
@@ -251,7 +250,9 @@ fn infinities_agree() {
         let want = matmul(&Kernels::SCALAR, &w.view(), &x.view());
         for kernels in tables() {
             let what = format!("{} {ty:?}", kernels.name);
-            assert_same(&matmul(&kernels, &w.view(), &x.view()), &want, &what);
+            for x in [x.view(), x.tiled()] {
+                assert_same(&matmul(&kernels, &w.view(), &x), &want, &what);
+            }
         }
     }
 }

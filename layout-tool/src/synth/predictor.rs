@@ -6,6 +6,7 @@
 //! gates and ups of some neurons are computed by the same kernels that run models, and the margin
 //! is the smallest that keeps the recall.
 
+use crate::tiles::Tiles;
 use tessera_kernels::{
     Activations, BLOCK, Kernels, QUANTIZE_SCRATCH_BYTES, Rows, WeightType, dequantize_row,
     interleave,
@@ -107,8 +108,10 @@ impl Inputs {
             &self.scales,
             &self.sums,
         );
+        let tiles = Tiles::new(self.cols, &self.q, &self.scales, &self.sums);
+        let x = tiles.with(x);
         let mut out = vec![0.0; rows.rows() * self.tokens];
-        let mut scratch = vec![0; Kernels::scratch_bytes(self.cols, self.tokens)];
+        let mut scratch = vec![0; Kernels::scratch_bytes(self.cols)];
         (kernels.matmul)(rows, &x, &mut out, &mut scratch);
         out
     }

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use tessera_kernels::{GROUP, Rows, Soon, WeightType, zip_row};
+use tessera_kernels::{BLOCK, GROUP, Rows, Soon, WeightType, zip_row};
 
 use super::PAGE_BYTES;
 use super::checksum_of_offset;
@@ -202,6 +202,19 @@ impl BundleReader {
     pub fn down_codes<'a>(&self, bundles: &'a [u8]) -> Soon<'a> {
         let (start, end) = (self.places.down_codes, self.places.down_codes_end);
         Soon::stretches(&bundles[start..], self.bytes, end - start)
+    }
+
+    /// Codes of the outputs `cols`, which begin at a pair of blocks, of the zipped down columns of
+    /// one bundle; nothing of others.
+    #[inline]
+    pub fn down_strip<'a>(&self, bundle: &'a [u8], cols: &Range<usize>) -> Soon<'a> {
+        if !self.layout.down_is_zipped() {
+            return Soon::default();
+        }
+        let pair_bytes = self.layout.neurons * self.layout.down.code_bytes(2 * BLOCK);
+        let codes = &bundle[self.places.down_codes..self.places.down_codes_end];
+        let end = (cols.end.div_ceil(2 * BLOCK) * pair_bytes).min(codes.len());
+        Soon::from(&codes[cols.start / (2 * BLOCK) * pair_bytes..end])
     }
 }
 

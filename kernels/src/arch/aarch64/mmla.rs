@@ -5,9 +5,9 @@
 use core::arch::aarch64::*;
 use core::arch::asm;
 
-use bytemuck::must_cast_ref;
-
 use super::neon::{V, W};
+use crate::arch::simd::PANEL_VECTORS;
+use crate::tiles::{TILE_TOKENS, TileBlock};
 
 /// Adds to `[r0 t0, r0 t1, r1 t0, r1 t1]` the products of eight columns of two rows and two tokens.
 ///
@@ -28,22 +28,6 @@ unsafe fn smmla(acc: int32x4_t, rows: uint8x16_t, tokens: uint8x16_t) -> int32x4
         );
     }
     acc
-}
-
-/// The first eight bytes of `a` and of `b`, and the others.
-///
-/// # Safety
-/// The CPU has NEON.
-#[inline(always)]
-unsafe fn zip(a: uint8x16_t, b: uint8x16_t) -> [uint8x16_t; 2] {
-    // SAFETY: the caller's.
-    unsafe {
-        let (a, b) = (vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b));
-        [
-            vreinterpretq_u8_u64(vzip1q_u64(a, b)),
-            vreinterpretq_u8_u64(vzip2q_u64(a, b)),
-        ]
-    }
 }
 
 /// See [`crate::arch::simd::Simd8::panel`]: eight columns of two rows a register.
@@ -67,45 +51,54 @@ pub(super) unsafe fn panel(words: [V; 2]) -> [V; 2] {
     out
 }
 
-/// See [`crate::arch::simd::Simd::tile`]. An odd token at the end is its own partner.
+/// Two steps of two tokens: eight columns of each.
 ///
 /// # Safety
-/// The CPU has NEON and `i8mm`.
+/// The CPU has NEON.
 #[inline(always)]
-pub(super) unsafe fn tile<const T: usize>(w: &[[u8; 32]; 8], a: [&[[u8; 4]; 8]; T]) -> [W; T] {
-    let pairs = T.div_ceil(2);
+unsafe fn two_tokens(even: &[[u8; 4]; 2], odd: &[[u8; 4]; 2]) -> uint8x16_t {
+    // SAFETY: the caller's; the loads are of arrays, and need no alignment.
+    unsafe {
+        let even = vreinterpret_u32_u8(vld1_u8(even.as_ptr().cast()));
+        let odd = vreinterpret_u32_u8(vld1_u8(odd.as_ptr().cast()));
+        vreinterpretq_u8_u32(vcombine_u32(vzip1_u32(even, odd), vzip2_u32(even, odd)))
+    }
+}
+
+/// See [`crate::arch::simd::Simd::tile`]; four tokens at once.
+///
+/// # Safety
+/// The CPU has `i8mm`.
+#[inline(always)]
+pub(super) unsafe fn tile<const N: usize>(
+    w: &[[[u8; 32]; PANEL_VECTORS]; 8],
+    a: &TileBlock,
+) -> [[W; TILE_TOKENS]; N] {
     // SAFETY: the caller's; the loads are of arrays.
     unsafe {
-        // As many as there are pairs are used.
-        let mut acc = [[vdupq_n_s32(0); 4]; T];
-        let mut tokens = [[vdupq_n_u8(0); 2]; T];
-        for half in 0..2 {
-            for pair in 0..pairs {
-                let first = must_cast_ref::<_, [[u8; 16]; 2]>(a[2 * pair]);
-                let second = must_cast_ref::<_, [[u8; 16]; 2]>(a[(2 * pair + 1).min(T - 1)]);
-                tokens[pair] = zip(
-                    vld1q_u8(first[half].as_ptr()),
-                    vld1q_u8(second[half].as_ptr()),
-                );
-            }
-            for step in 0..2 {
-                for two in 0..4 {
-                    let rows = &w[4 * half + 2 * step + two / 2][two % 2 * 16..];
-                    let rows = vld1q_u8(rows.as_ptr());
-                    for pair in 0..pairs {
-                        acc[pair][two] = smmla(acc[pair][two], rows, tokens[pair][step]);
+        let mut dots = [[[vdupq_n_s32(0); 2]; TILE_TOKENS]; N];
+        for v in 0..N {
+            for first in (0..TILE_TOKENS).step_by(4) {
+                let mut acc = [[vdupq_n_s32(0); 4]; 2];
+                for steps in 0..4 {
+                    let [even, odd] = [&a[2 * steps], &a[2 * steps + 1]];
+                    let (even, odd) = (even[first..].as_chunks().0, odd[first..].as_chunks().0);
+                    let tokens = [two_tokens(&even[0], &odd[0]), two_tokens(&even[1], &odd[1])];
+                    for two in 0..4 {
+                        let rows = &w[2 * steps + two / 2][v][two % 2 * 16..];
+                        let rows = vld1q_u8(rows.as_ptr());
+                        for pair in 0..2 {
+                            acc[pair][two] = smmla(acc[pair][two], rows, tokens[pair]);
+                        }
                     }
                 }
+                for pair in 0..2 {
+                    let [a, b, c, d] = acc[pair];
+                    let at = first + 2 * pair;
+                    dots[v][at] = [vuzp1q_s32(a, b), vuzp1q_s32(c, d)];
+                    dots[v][at + 1] = [vuzp2q_s32(a, b), vuzp2q_s32(c, d)];
+                }
             }
-        }
-        let mut dots = [[vdupq_n_s32(0); 2]; T];
-        for t in 0..T {
-            let [a, b, c, d] = acc[t / 2];
-            dots[t] = if t % 2 == 0 {
-                [vuzp1q_s32(a, b), vuzp1q_s32(c, d)]
-            } else {
-                [vuzp2q_s32(a, b), vuzp2q_s32(c, d)]
-            };
         }
         dots
     }

@@ -6,7 +6,8 @@ use core::arch::asm;
 use super::codes::{f_to_halves, halves_to_f, pair, super_scales};
 use super::mmla;
 use super::shuffle::{transpose8, zip4};
-use crate::arch::simd::{Q8, Simd, Simd8, eight_scales, is_4bit, tile_of_steps};
+use crate::arch::simd::{Dots, PanelBlock, Q8, Simd, Simd8, eight_scales, is_4bit, tile_of_steps};
+use crate::tiles::TileBlock;
 
 /// How bytes are multiplied and summed.
 pub(super) trait Flavor: Copy {
@@ -211,16 +212,16 @@ impl<X: Flavor> Simd for Neon<X> {
     }
 
     #[inline(always)]
-    fn tile<const TY: u8, const T: usize>(
+    fn tile<const TY: u8, const N: usize>(
         self,
-        w: &[[u8; 32]; 8],
-        a: [&[[u8; 4]; 8]; T],
-    ) -> [W; T] {
+        w: &PanelBlock<Self>,
+        a: &TileBlock,
+    ) -> Dots<Self, N> {
         if X::MMLA {
             // SAFETY: the value proves the instruction.
             unsafe { mmla::tile(w, a) }
         } else {
-            tile_of_steps::<Self, TY, T>(self, w, a)
+            tile_of_steps::<Self, TY, N, 4>(self, w, a)
         }
     }
 }

@@ -3,17 +3,17 @@
 
 use core::ops::Range;
 
+use super::ahead::Ahead;
 use super::by_type;
 use super::coefficients::LANES_MAX;
 use super::down::{Quads, float_at};
 use super::down_zipped::{self, quad_codes};
-use super::float::{code, scale_of};
-use super::panel::carve;
-use crate::arch::simd::{Simd, Simd8, code_bytes, correction, has_offset};
+use super::float::scale_of;
+use super::panel::{carve, last_scales};
+use crate::arch::simd::{Q8, Simd, Simd8, code_bytes, correction, has_offset};
 use crate::block::{BLOCK, GROUP, WeightType};
 use crate::check;
 use crate::neurons::NeuronRows;
-use crate::quantize::block_scale;
 use crate::soon::Soon;
 use crate::zip::{QUAD, QUADS};
 
@@ -101,19 +101,18 @@ fn one_by_one<P: Simd8, S: Simd, const TY: u8>(
 /// One block of outputs of a group, ready for every token.
 struct Block<'a> {
     /// (quads, outputs): four neurons' codes.
-    codes: &'a mut [[[u8; QUAD]; BLOCK]; QUADS],
-    d: [f32; GROUP],
-    m: [f32; GROUP],
+    codes: &'a [[[u8; QUAD]; BLOCK]; QUADS],
+    d: &'a [f32; GROUP],
+    m: &'a [f32; GROUP],
     neurons: usize,
 }
 
-/// `h[n * h_stride + first]`, `acc[i * acc_stride + first]`: the lanes of one vector.
+/// `h[n * h_stride + token]`, `acc[i * acc_stride + token]`.
 struct Lanes<'a> {
     h: &'a [f32],
     h_stride: usize,
     acc: &'a mut [f32],
     acc_stride: usize,
-    first: usize,
 }
 
 #[allow(
@@ -134,6 +133,10 @@ fn quantized<P: Simd8, S: Simd, const TY: u8>(
     let codes = carve::<[[[u8; QUAD]; BLOCK]; QUADS]>(&mut scratch, 2);
     let h_rest = carve::<f32>(&mut scratch, GROUP * LANES_MAX);
     let acc_rest = carve::<f32>(&mut scratch, BLOCK * LANES_MAX);
+    let [g] = carve::<S::Floats>(&mut scratch, GROUP).as_chunks_mut().0 else {
+        unreachable!("as many as were carved")
+    };
+    let mut scales = EightScales::carve(&mut scratch);
     let whole = tokens / S::LANES * S::LANES;
     let rest = tokens - whole;
     h_rest.fill(0.0);
@@ -142,42 +145,54 @@ fn quantized<P: Simd8, S: Simd, const TY: u8>(
         h_rest[n * S::LANES..][..rest].copy_from_slice(&h[whole..]);
     }
     let rows = w.zipped().is_none().then(|| Quads::new(w));
-    for pair in cols.start / (2 * BLOCK)..cols.end.div_ceil(2 * BLOCK) {
+    let pairs = cols.start / (2 * BLOCK)..cols.end.div_ceil(2 * BLOCK);
+    let mut next = Ahead::new(w.soon(), pairs.len());
+    for pair in pairs {
+        next.ask(p);
         match (&rows, w.zipped()) {
             (Some(rows), _) => zip_pair::<P, TY>(p, rows, pair, codes),
             (None, zipped) => copy_pair::<P, TY>(p, zipped.unwrap_or(&[]), pair, codes),
         }
-        for (b, codes) in codes.iter_mut().enumerate() {
+        for (b, codes) in codes.iter().enumerate() {
             let index = 2 * pair + b;
             if index * BLOCK >= cols.end {
                 break;
             }
-            let block = Block::new(p, w, index, codes);
+            let [d, m] = scales.of::<P, TY>(p, w, index);
+            let block = Block {
+                codes,
+                d,
+                m,
+                neurons: w.scales().len(),
+            };
             let acc = &mut acc[(index * BLOCK - cols.start) * tokens..][..BLOCK * tokens];
-            for first in (0..whole).step_by(S::LANES) {
-                let mut lanes = Lanes {
-                    h,
-                    h_stride: tokens,
-                    acc,
-                    acc_stride: tokens,
-                    first,
-                };
-                add_lanes::<S, TY>(s, &block, &mut lanes);
+            let mut lanes = Lanes {
+                h,
+                h_stride: tokens,
+                acc: &mut *acc,
+                acc_stride: tokens,
+            };
+            let mut first = 0;
+            if const { S::LANES == LANES_MAX } {
+                // As many registers as there are hold two vectors of tokens.
+                while first + 2 * S::LANES <= whole {
+                    add_lanes::<S, TY, 2>(s, &block, &mut lanes, first, g);
+                    first += 2 * S::LANES;
+                }
+            }
+            while first < whole {
+                add_lanes::<S, TY, 1>(s, &block, &mut lanes, first, g);
+                first += S::LANES;
             }
             if rest > 0 {
                 copy_rest::<S>(acc, tokens, acc_rest, true);
-                let (h, acc) = (&*h_rest, &mut *acc_rest);
-                let (h_stride, acc_stride) = (S::LANES, S::LANES);
                 let mut lanes = Lanes {
-                    h,
-                    h_stride,
-                    acc,
-                    acc_stride,
-                    first: 0,
+                    h: h_rest,
+                    h_stride: S::LANES,
+                    acc: acc_rest,
+                    acc_stride: S::LANES,
                 };
-                add_lanes::<S, TY>(s, &block, &mut lanes);
-            }
-            if rest > 0 {
+                add_lanes::<S, TY, 1>(s, &block, &mut lanes, 0, g);
                 copy_rest::<S>(acc, tokens, acc_rest, false);
             }
         }
@@ -236,6 +251,7 @@ fn copy_pair<P: Simd8, const TY: u8>(
     let pair_bytes = GROUP * code_bytes::<TY>(2);
     let bytes = &zipped[pair * pair_bytes..];
     let bytes = &bytes[..bytes.len().min(pair_bytes)];
+    assert!(bytes.len() == pair_bytes || TY == Q8 && 2 * bytes.len() == pair_bytes);
     let quad_bytes = bytes.len() / QUADS;
     for quad in 0..QUADS {
         for k in 0..4 {
@@ -255,90 +271,157 @@ fn copy_pair<P: Simd8, const TY: u8>(
     }
 }
 
-impl<'a> Block<'a> {
+/// Scales and minima of a group, for eight blocks of outputs: (blocks, neurons).
+struct EightScales<'a> {
+    d: &'a mut [[f32; GROUP]; 8],
+    m: &'a mut [[f32; GROUP]; 8],
+    /// Which eight blocks.
+    eight: usize,
+}
+
+impl<'a> EightScales<'a> {
     #[inline(always)]
-    fn new<P: Simd8>(
+    fn carve(scratch: &mut &'a mut [u8]) -> Self {
+        let rows = carve::<f32>(scratch, 2 * 8 * GROUP);
+        let [d, m] = rows.as_chunks_mut().0.as_chunks_mut().0 else {
+            unreachable!("as many as were carved")
+        };
+        let eight = usize::MAX;
+        EightScales { d, m, eight }
+    }
+
+    /// Those of block `index`; whoever is not there has zeros.
+    #[inline(always)]
+    fn of<P: Simd8, const TY: u8>(
+        &mut self,
         p: P,
         w: &NeuronRows<'_>,
         index: usize,
-        codes: &'a mut [[[u8; QUAD]; BLOCK]; QUADS],
+    ) -> [&[f32; GROUP]; 2] {
+        if self.eight != index / 8 {
+            self.eight = index / 8;
+            self.fill::<P, TY>(p, w);
+        }
+        [&self.d[index % 8], &self.m[index % 8]]
+    }
+
+    #[inline(always)]
+    fn fill<P: Simd8, const TY: u8>(&mut self, p: P, w: &NeuronRows<'_>) {
+        let (blocks, start) = (w.cols() / BLOCK, self.eight * 8);
+        for first in (0..GROUP).step_by(8) {
+            let (mut d, mut m) = ([p.zero_v(); 8], [p.zero_v(); 8]);
+            for n in 0..8 {
+                let Some(scales) = w.scales().get(first + n) else {
+                    break;
+                };
+                let both = if start + 8 <= blocks {
+                    p.scales_at::<TY>(scales, start * 2, blocks * 2)
+                } else {
+                    last_scales::<P, TY>(p, scales, start, blocks)
+                };
+                (d[n], m[n]) = (p.vector(both[0]), p.vector(both[1]));
+            }
+            let (d, m) = (p.transpose8(d), p.transpose8(m));
+            for block in 0..8 {
+                p.store_at(p.floats_of(d[block]), &mut self.d[block], first);
+                p.store_at(p.floats_of(m[block]), &mut self.m[block], first);
+            }
+        }
+    }
+}
+
+/// What the hidden values of `LANES` tokens make for a block of outputs.
+#[derive(Clone, Copy)]
+struct TokenCoefficients<S: Simd> {
+    c: [S::V; QUADS],
+    scale: S::F,
+    /// Sum of `h * m`.
+    offset: S::F,
+    /// To be added to a product of codes.
+    term: S::W,
+}
+
+impl<S: Simd> TokenCoefficients<S> {
+    /// Of the tokens from `first` on; works in `g`.
+    #[inline(always)]
+    fn new<const TY: u8>(
+        s: S,
+        block: &Block<'_>,
+        lanes: &Lanes<'_>,
+        first: usize,
+        g: &mut [S::Floats; GROUP],
     ) -> Self {
-        let (mut d, mut m) = ([0.0; GROUP], [0.0; GROUP]);
-        if w.ty() == WeightType::Q4K {
-            for (n, scales) in w.scales().iter().enumerate() {
-                (d[n], m[n]) = block_scale(w.ty(), w.cols(), scales, index);
-            }
-        } else {
-            floats_of_halves(p, w.scales(), 2 * index, &mut d);
-            if w.ty().has_offset() {
-                floats_of_halves(p, w.scales(), 2 * (w.cols() / BLOCK + index), &mut m);
+        let magnitude = s.splat_w(0x7fff_ffff);
+        let (mut top, mut offset) = (s.splat_w(0), s.splat(0.0));
+        let neurons = block.d.iter().zip(block.m).zip(g.iter_mut());
+        for (h, ((d, m), g)) in lanes.h.chunks_exact(lanes.h_stride).zip(neurons) {
+            let h = s.floats_at(h, first);
+            let product = s.mul(h, s.splat(*d));
+            *g = s.to_floats(product);
+            top = s.max_w(top, s.and_w(magnitude, s.bits(product)));
+            if has_offset(TY) {
+                offset = s.add(offset, s.mul(h, s.splat(*m)));
             }
         }
-        Block {
-            codes,
-            d,
-            m,
-            neurons: w.scales().len(),
+        for g in &mut g[block.neurons..] {
+            *g = s.to_floats(s.splat(0.0));
+        }
+        let (scale, inverse, finite) = scale_of(s, top);
+        // Where a value is not finite the sum is not a number, whatever the codes.
+        let scale = s.as_floats(s.or_w(s.bits(scale), s.and_not_w(finite, s.splat_w(-1))));
+        let mut c = [s.zero_v(); QUADS];
+        for quad in 0..QUADS {
+            let mut four = [s.splat_w(0); QUAD];
+            for i in 0..QUAD {
+                four[i] = s.round(s.mul(s.floats(&g[quad * QUAD + i]), inverse));
+            }
+            c[quad] = s.quad(four);
+        }
+        let (mut sums, ones) = (s.zero_acc(), s.splat4(&[1; 4]));
+        for step in 0..QUADS / 2 {
+            sums = s.dot2::<TY>(sums, [ones; 2], [c[2 * step], c[2 * step + 1]]);
+        }
+        TokenCoefficients {
+            c,
+            scale,
+            offset,
+            term: correction::<S, TY>(s, s.done::<TY>(sums)),
         }
     }
 }
 
-/// The f16 at byte `at` of each neuron's scales, eight neurons at a time.
+/// One block of outputs of `V` times `LANES` tokens from `first` on.
 #[inline(always)]
-fn floats_of_halves<P: Simd8>(p: P, scales: &[&[u8]], at: usize, out: &mut [f32; GROUP]) {
-    for (scales, out) in scales.chunks(8).zip(out.as_chunks_mut().0) {
-        let mut halves = [0; 16];
-        for (half, scales) in halves.as_chunks_mut::<2>().0.iter_mut().zip(scales) {
-            *half = scales[at..].as_chunks().0[0];
-        }
-        *out = p.to_floats(p.halves(&halves));
+fn add_lanes<S: Simd, const TY: u8, const V: usize>(
+    s: S,
+    block: &Block<'_>,
+    lanes: &mut Lanes<'_>,
+    first: usize,
+    g: &mut [S::Floats; GROUP],
+) {
+    let mut x = [TokenCoefficients::new::<TY>(s, block, lanes, first, g); V];
+    for v in 1..V {
+        x[v] = TokenCoefficients::new::<TY>(s, block, lanes, first + v * S::LANES, g);
     }
-}
-
-/// One block of outputs of `LANES` tokens.
-#[inline(always)]
-fn add_lanes<S: Simd, const TY: u8>(s: S, block: &Block<'_>, lanes: &mut Lanes<'_>) {
-    let magnitude = s.splat_w(0x7fff_ffff);
-    let (mut top, mut offset) = (s.splat_w(0), s.splat(0.0));
-    for n in 0..block.neurons {
-        let h = s.floats_at(lanes.h, n * lanes.h_stride + lanes.first);
-        let g = s.mul(h, s.splat(block.d[n]));
-        top = s.max_w(top, s.and_w(magnitude, s.bits(g)));
-        if has_offset(TY) {
-            offset = s.add(offset, s.mul(h, s.splat(block.m[n])));
-        }
-    }
-    let (scale, inverse, finite) = scale_of(s, top);
-    let mut c = [s.zero_v(); QUADS];
-    let mut sums = s.splat_w(0);
-    for quad in 0..block.neurons.div_ceil(QUAD) {
-        let mut four = [s.splat_w(0); QUAD];
-        for i in 0..QUAD {
-            let n = quad * QUAD + i;
-            if n < block.neurons {
-                let h = s.floats_at(lanes.h, n * lanes.h_stride + lanes.first);
-                four[i] = code(s, s.mul(h, s.splat(block.d[n])), inverse, finite);
-                sums = s.add_w(sums, four[i]);
-            }
-        }
-        c[quad] = s.quad(four);
-    }
-    let term = correction::<S, TY>(s, sums);
     for at in 0..BLOCK {
-        let mut acc = s.zero_acc();
+        let mut acc = [s.zero_acc(); V];
         for step in 0..QUADS / 2 {
             let w = [&block.codes[2 * step][at], &block.codes[2 * step + 1][at]];
             let w = [s.splat4(w[0]), s.splat4(w[1])];
-            acc = s.dot2::<TY>(acc, w, [c[2 * step], c[2 * step + 1]]);
+            for v in 0..V {
+                acc[v] = s.dot2::<TY>(acc[v], w, [x[v].c[2 * step], x[v].c[2 * step + 1]]);
+            }
         }
-        let dot = s.to_f(s.add_w(s.done::<TY>(acc), term));
-        let mut p = s.mul(scale, dot);
-        if has_offset(TY) {
-            p = s.add(p, offset);
+        for v in 0..V {
+            let dot = s.to_f(s.add_w(s.done::<TY>(acc[v]), x[v].term));
+            let mut p = s.mul(x[v].scale, dot);
+            if has_offset(TY) {
+                p = s.add(p, x[v].offset);
+            }
+            let at = at * lanes.acc_stride + first + v * S::LANES;
+            let y = s.add(s.floats_at(lanes.acc, at), p);
+            s.store_at(y, lanes.acc, at);
         }
-        let at = at * lanes.acc_stride + lanes.first;
-        let y = s.add(s.floats_at(lanes.acc, at), p);
-        s.store_at(y, lanes.acc, at);
     }
 }
 

@@ -3,19 +3,9 @@
 use super::ahead::Ahead;
 use super::matvec::{PREFETCH_BYTES, Token, ask_for_runs, row};
 use crate::arch::simd::Simd8;
-use crate::interleave::{FEW_TOKENS, RUN};
+use crate::interleave::FEW_TOKENS;
+use crate::tiles::TOKENS_AT_ONCE;
 use crate::view::{Activations, Rows};
-
-/// Tokens that share a row's unpacking.
-const AT_ONCE: usize = 4;
-
-/// True if the tokens of `x` are few enough. Where rows are no whole runs of blocks, each token
-/// pays for the last blocks of every row: eight are then cheaper with a panel.
-#[inline(always)]
-pub(super) fn pays(x: &Activations<'_>) -> bool {
-    let whole = x.cols().is_multiple_of(RUN);
-    !x.interleaved.is_empty() && (whole || x.tokens() <= AT_ONCE)
-}
 
 /// Quantised rows times the tokens of `x`, at most [`FEW_TOKENS`]: `out` (rows, tokens).
 #[inline(always)]
@@ -48,7 +38,7 @@ pub(super) fn quantized<S: Simd8, const TY: u8>(
             };
             let (some, out) = (&tokens[at..], &mut out[at..]);
             at += match some.len() {
-                AT_ONCE.. => put::<S, TY, AT_ONCE>(s, codes, scales, some, out, ask),
+                TOKENS_AT_ONCE.. => put::<S, TY, TOKENS_AT_ONCE>(s, codes, scales, some, out, ask),
                 2.. => put::<S, TY, 2>(s, codes, scales, some, out, ask),
                 _ => put::<S, TY, 1>(s, codes, scales, some, out, ask),
             };

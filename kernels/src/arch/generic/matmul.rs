@@ -1,20 +1,17 @@
 //! Several tokens: each lane of a sum is a row, of a panel whose codes were unpacked once.
 
-use bytemuck::{cast_slice, must_cast};
+use bytemuck::cast_slice;
 
 use super::ahead::Ahead;
 use super::by_type;
 use super::few;
 use super::matvec::{self, Token};
 use super::panel::{Panel, carve};
-use crate::arch::simd::{Simd, Simd8, has_offset, offset_shift};
+use crate::arch::simd::{PANEL_VECTORS, Simd, Simd8, has_offset, offset_shift};
 use crate::block::{BLOCK, WeightType};
 use crate::check;
-use crate::dispatch::TOKENS_AT_ONCE;
+use crate::tiles::{TILE_TOKENS, TileBlock};
 use crate::view::{Activations, Rows};
-
-/// Accumulators in the order in which the tree adds them.
-const TREE_ORDER: [usize; 8] = [0, 4, 2, 6, 1, 5, 3, 7];
 
 /// See [`crate::Kernels::matmul`].
 #[inline(always)]
@@ -33,7 +30,7 @@ pub(crate) fn matmul<P: Simd8, S: Simd>(
     match w.ty() {
         WeightType::F32 => floats::<P, false>(p, w, x, out),
         WeightType::F16 => floats::<P, true>(p, w, x, out),
-        ty if !few::pays(x) => by_type!(ty, many::<P, S>(p, s, w, x, out, scratch)),
+        ty if !x.tiles.q.is_empty() => by_type!(ty, many::<P, S>(p, s, w, x, out, scratch)),
         ty if x.tokens() == 1 => {
             let token = Token::new(x, 0);
             by_type!(ty, matvec::quantized::<P>(p, w, &token, out));
@@ -53,24 +50,14 @@ fn floats<P: Simd8, const HALF: bool>(p: P, w: &Rows<'_>, x: &Activations<'_>, o
     }
 }
 
-/// Up to [`TOKENS_AT_ONCE`] tokens.
-struct Batch<'a> {
-    tokens: usize,
-    blocks: usize,
-    /// (tokens, blocks)
-    q: &'a [[[u8; 4]; 8]],
-    /// (blocks, tokens)
-    scales: &'a [f32],
-    /// (blocks, tokens): i32 to add to a product of codes; for weights with an offset f32
-    /// `s_b * f32(t_b)`.
-    terms: &'a [u32],
-}
+/// The accumulators `A_j` of a tile and a panel: (j, vectors, tokens).
+type Sums<S> = [[[<S as Simd>::Floats; TILE_TOKENS]; PANEL_VECTORS]; 8];
 
-/// `out[row * stride + token]`.
-struct Output<'a> {
-    out: &'a mut [f32],
-    stride: usize,
-    rows: usize,
+/// Blocks of eight tokens.
+struct Tile<'a> {
+    words: &'a [TileBlock],
+    scales: &'a [[f32; TILE_TOKENS]],
+    sums: &'a [[i32; TILE_TOKENS]],
 }
 
 #[inline(always)]
@@ -80,102 +67,48 @@ fn many<P: Simd8, S: Simd, const TY: u8>(
     w: &Rows<'_>,
     x: &Activations<'_>,
     out: &mut [f32],
-    scratch: &mut [u8],
+    mut scratch: &mut [u8],
 ) {
-    let blocks = x.cols() / BLOCK;
-    let steps = w.rows().div_ceil(S::LANES) * (S::LANES / 8) * blocks.div_ceil(2);
-    let mut ahead = Ahead::new(w.soon(), steps);
-    for start in (0..x.tokens()).step_by(TOKENS_AT_ONCE) {
-        let tokens = (x.tokens() - start).min(TOKENS_AT_ONCE);
-        let mut scratch = &mut *scratch;
-        let scales = carve::<f32>(&mut scratch, tokens * blocks);
-        let terms = carve::<u32>(&mut scratch, tokens * blocks);
-        let mut panel = Panel::<S>::carve(&mut scratch, blocks);
-        fill_terms::<P, S, TY>(p, x, start, tokens, scales, terms);
-        let q: &[u8] = cast_slice(&x.q[start * x.cols()..][..tokens * x.cols()]);
-        let q = q.as_chunks::<4>().0.as_chunks::<8>().0;
-        let batch = Batch {
-            tokens,
-            blocks,
-            q,
-            scales,
-            terms,
+    let (blocks, tokens) = (x.cols() / BLOCK, x.tokens());
+    let rows_at_once = Panel::<S>::ROWS;
+    let mut panel = Panel::<S>::carve(&mut scratch, blocks);
+    let sums = carve::<S::Floats>(&mut scratch, 8 * PANEL_VECTORS * TILE_TOKENS);
+    let sums = sums.as_chunks_mut().0.as_chunks_mut().0;
+    let [sums] = sums.as_chunks_mut().0 else {
+        unreachable!("as many as were carved")
+    };
+    let words: &[TileBlock] = cast_slice(x.tiles.q);
+    let (scales, x_sums) = (x.tiles.scales.as_chunks().0, x.tiles.sums.as_chunks().0);
+    for first in (0..w.rows()).step_by(rows_at_once) {
+        panel.fill::<P, TY>(p, w, first);
+        let rows = (w.rows() - first).min(rows_at_once);
+        // The next panel's codes come while tokens meet this one.
+        let soon = match first + rows {
+            next if next < w.rows() => w.codes_from(next, rows_at_once).into(),
+            _ => w.soon(),
         };
-        for first in (0..w.rows()).step_by(S::LANES) {
-            panel.fill::<P, TY>(p, w, first, &mut ahead);
-            let rows = (w.rows() - first).min(S::LANES);
-            let out = &mut out[first * x.tokens() + start..];
-            let mut out = Output {
-                out,
-                stride: x.tokens(),
-                rows,
+        let mut ahead = Ahead::new(soon, tokens.div_ceil(TILE_TOKENS));
+        let out = &mut out[first * tokens..][..rows * tokens];
+        for (tile, start) in (0..tokens).step_by(TILE_TOKENS).enumerate() {
+            let tile = Tile {
+                words: &words[tile * blocks..][..blocks],
+                scales: &scales[tile * blocks..][..blocks],
+                sums: &x_sums[tile * blocks..][..blocks],
             };
-            let mut done = 0;
-            if S::LANES == 16 {
-                done = tiles::<S, TY, 8>(s, &panel, &batch, done, &mut out);
+            if rows > S::LANES {
+                add_blocks::<P, S, TY, PANEL_VECTORS>(p, s, &panel, &tile, sums);
+            } else {
+                add_blocks::<P, S, TY, 1>(p, s, &panel, &tile, sums);
             }
-            done = tiles::<S, TY, 4>(s, &panel, &batch, done, &mut out);
-            done = tiles::<S, TY, 2>(s, &panel, &batch, done, &mut out);
-            tiles::<S, TY, 1>(s, &panel, &batch, done, &mut out);
+            ahead.ask(p);
+            let left = [rows, tokens - start];
+            store(p, s, sums, &mut out[start..], left, tokens);
         }
     }
 }
 
-/// Scales and terms of the tokens from `start` on, block by block.
-#[inline(always)]
-fn fill_terms<P: Simd8, S: Simd, const TY: u8>(
-    p: P,
-    x: &Activations<'_>,
-    start: usize,
-    tokens: usize,
-    scales: &mut [f32],
-    terms: &mut [u32],
-) {
-    let blocks = x.cols() / BLOCK;
-    let whole = [tokens / 8 * 8, blocks / 8 * 8];
-    for token in (0..whole[0]).step_by(8) {
-        for block in (0..whole[1]).step_by(8) {
-            let (mut eight_scales, mut eight_terms) = ([p.zero_v(); 8], [p.zero_v(); 8]);
-            for i in 0..8 {
-                let at = (start + token + i) * blocks + block;
-                let scale = p.floats_at(x.scales, at);
-                let sums = p.words(&x.sums[at..].as_chunks().0[0]);
-                eight_scales[i] = p.vector(scale);
-                eight_terms[i] = p.vector(terms_of::<P, S, TY>(p, scale, sums));
-            }
-            let eight_scales = p.transpose8(eight_scales);
-            let eight_terms = p.transpose8(eight_terms);
-            for i in 0..8 {
-                let at = (block + i) * tokens + token;
-                scales[at..].as_chunks_mut().0[0] = p.to_floats(p.floats_of(eight_scales[i]));
-                terms[at..].as_chunks_mut::<8>().0[0] = must_cast(p.to_bytes(eight_terms[i]));
-            }
-        }
-    }
-    for token in whole[0]..tokens {
-        for block in (0..whole[1]).step_by(8) {
-            let at = (start + token) * blocks + block;
-            let scale = p.floats_at(x.scales, at);
-            let sums = p.words(&x.sums[at..].as_chunks().0[0]);
-            let eight_terms = p.to_floats(terms_of::<P, S, TY>(p, scale, sums));
-            for i in 0..8 {
-                scales[(block + i) * tokens + token] = x.scales[at + i];
-                terms[(block + i) * tokens + token] = eight_terms[i].to_bits();
-            }
-        }
-    }
-    for token in 0..tokens {
-        for block in whole[1]..blocks {
-            let at = (start + token) * blocks + block;
-            let (scale, sum) = (p.splat(x.scales[at]), p.splat_w(x.sums[at]));
-            let term = p.to_floats(terms_of::<P, S, TY>(p, scale, sum))[0];
-            scales[block * tokens + token] = x.scales[at];
-            terms[block * tokens + token] = term.to_bits();
-        }
-    }
-}
-
-/// The bits of [`Batch::terms`] for the vectors `S`.
+/// What a block's sums give each row: the bits of an i32 to be added to products of codes, or, for
+/// weights with an offset, `s_b * f32(t_b)`.
 #[inline(always)]
 fn terms_of<P: Simd8, S: Simd, const TY: u8>(p: P, scales: P::F, sums: P::W) -> P::F {
     match offset_shift(TY, S::Q8_BIAS) {
@@ -187,96 +120,76 @@ fn terms_of<P: Simd8, S: Simd, const TY: u8>(p: P, scales: P::F, sums: P::W) -> 
     }
 }
 
-/// A panel times the tokens from `first` on, `T` at a time as long as there are as many; returns
-/// where they end.
+/// The accumulators of a panel's first `V` vectors of rows and a tile.
 #[inline(always)]
-fn tiles<S: Simd, const TY: u8, const T: usize>(
+fn add_blocks<P: Simd8, S: Simd, const TY: u8, const V: usize>(
+    p: P,
     s: S,
     panel: &Panel<'_, S>,
-    x: &Batch<'_>,
-    mut first: usize,
-    out: &mut Output<'_>,
-) -> usize {
-    while first + T <= x.tokens {
-        tile::<S, TY, T>(s, panel, x, first, out);
-        first += T;
-    }
-    first
-}
-
-/// A panel times `T` tokens from `first` on.
-#[inline(always)]
-fn tile<S: Simd, const TY: u8, const T: usize>(
-    s: S,
-    panel: &Panel<'_, S>,
-    x: &Batch<'_>,
-    first: usize,
-    out: &mut Output<'_>,
+    tile: &Tile<'_>,
+    sums: &mut Sums<S>,
 ) {
-    let mut held = [[s.splat(0.0); T]; 3];
-    for (i, j) in TREE_ORDER.into_iter().enumerate() {
-        let mut sum = accumulator::<S, TY, T>(s, panel, x, first, j);
-        // As many levels of the tree end here as `i` has ones at its end.
-        for level in 0..3 {
-            if (i >> level) & 1 == 0 {
-                held[level] = sum;
-                break;
-            }
-            for t in 0..T {
-                sum[t] = s.add(held[level][t], sum[t]);
-            }
-        }
-        if i == 7 {
-            for t in 0..T {
-                let lanes = s.to_floats(sum[t]);
-                let lanes: &[f32] = cast_slice(core::slice::from_ref(&lanes));
-                for (row, y) in lanes[..out.rows].iter().enumerate() {
-                    out.out[row * out.stride + first + t] = *y;
+    for sums in sums.as_flattened_mut().as_flattened_mut() {
+        *sums = s.to_floats(s.splat(0.0));
+    }
+    let inputs = tile.words.iter().zip(tile.scales.iter().zip(tile.sums));
+    let rows = panel.codes.iter().zip(panel.d.iter().zip(&*panel.m));
+    for (block, ((words, (scales, t)), (codes, (d, m)))) in inputs.zip(rows).enumerate() {
+        let dots = s.tile::<TY, V>(codes, words);
+        let terms = p.to_floats(terms_of::<P, S, TY>(p, p.floats(scales), p.words(t)));
+        for v in 0..V {
+            let (d, m) = (s.floats(&d[v]), s.floats(&m[v]));
+            for t in 0..TILE_TOKENS {
+                let mut dot = dots[v][t];
+                if offset_shift(TY, S::Q8_BIAS).is_some() {
+                    dot = s.add_w(dot, s.splat_w(terms[t].to_bits() as i32));
                 }
+                let mut product = s.mul(s.mul(d, s.splat(scales[t])), s.to_f(dot));
+                if has_offset(TY) {
+                    product = s.add(product, s.mul(m, s.splat(terms[t])));
+                }
+                let sum = &mut sums[block % 8][v][t];
+                *sum = s.to_floats(s.add(s.floats(sum), product));
             }
         }
     }
 }
 
-/// Accumulator `A_j` of `T` tokens.
+/// Adds the accumulators in the order of the tree: `out[row * stride + token]`, of as many rows and
+/// tokens as there are `left`.
 #[inline(always)]
-fn accumulator<S: Simd, const TY: u8, const T: usize>(
+fn store<P: Simd8, S: Simd>(
+    p: P,
     s: S,
-    panel: &Panel<'_, S>,
-    x: &Batch<'_>,
-    first: usize,
-    j: usize,
-) -> [S::F; T] {
-    let mut sum = [s.splat(0.0); T];
-    let mut q = [&x.q[..0]; T];
-    for t in 0..T {
-        q[t] = &x.q[(first + t) * x.blocks..][..x.blocks];
-    }
-    let (codes, d) = (&panel.codes[..x.blocks], &panel.d[..x.blocks]);
-    let mut block = j;
-    while block < x.blocks {
-        let mut a = [&[[0; 4]; 8]; T];
-        for t in 0..T {
-            a[t] = &q[t][block];
-        }
-        let dots = s.tile::<TY, T>(&codes[block], a);
-        let at = block * x.tokens + first;
-        let scales: &[f32; T] = &x.scales[at..].as_chunks().0[0];
-        let terms: &[u32; T] = &x.terms[at..].as_chunks().0[0];
-        let d = s.floats(&d[block]);
-        for t in 0..T {
-            let mut dot = dots[t];
-            if offset_shift(TY, S::Q8_BIAS).is_some() {
-                dot = s.add_w(dot, s.splat_w(terms[t] as i32));
+    sums: &Sums<S>,
+    out: &mut [f32],
+    left: [usize; 2],
+    stride: usize,
+) {
+    let tokens = left[1].min(TILE_TOKENS);
+    for v in 0..PANEL_VECTORS {
+        let mut lanes = [s.to_floats(s.splat(0.0)); TILE_TOKENS];
+        for (t, lanes) in lanes.iter_mut().enumerate() {
+            let mut a = [s.splat(0.0); 8];
+            for j in 0..8 {
+                a[j] = s.floats(&sums[j][v][t]);
             }
-            let mut p = s.mul(s.mul(d, s.splat(scales[t])), s.to_f(dot));
-            if has_offset(TY) {
-                let m = s.floats(&panel.m[block]);
-                p = s.add(p, s.mul(m, s.splat(f32::from_bits(terms[t]))));
-            }
-            sum[t] = s.add(sum[t], p);
+            let even = s.add(s.add(a[0], a[4]), s.add(a[2], a[6]));
+            let odd = s.add(s.add(a[1], a[5]), s.add(a[3], a[7]));
+            *lanes = s.to_floats(s.add(even, odd));
         }
-        block += 8;
+        let lanes: &[f32] = cast_slice(&lanes);
+        for eight in 0..S::LANES / 8 {
+            let first = v * S::LANES + eight * 8;
+            let mut turned = [p.zero_v(); 8];
+            for (t, turned) in turned.iter_mut().enumerate() {
+                *turned = p.vector(p.floats_at(lanes, t * S::LANES + eight * 8));
+            }
+            let rows = left[0].saturating_sub(first).min(8);
+            for (row, y) in p.transpose8(turned)[..rows].iter().enumerate() {
+                let y = p.to_floats(p.floats_of(*y));
+                out[(first + row) * stride..][..tokens].copy_from_slice(&y[..tokens]);
+            }
+        }
     }
-    sum
 }

@@ -4,7 +4,8 @@ use core::arch::x86_64::*;
 
 use super::wide::{halves, super_scales};
 use super::ymm::ops;
-use crate::arch::simd::{Q4K, Simd, has_offset};
+use crate::arch::simd::{Dots, PanelBlock, Q4K, Simd, has_offset, tile_of_steps};
+use crate::tiles::{TILE_TOKENS, TileBlock};
 
 /// Proves AVX-512 F, BW, DQ, VL and VNNI.
 #[derive(Clone, Copy)]
@@ -114,6 +115,15 @@ impl Simd for Zmm {
         // SAFETY: the array is 64 bytes, and the store needs no alignment.
         unsafe { _mm512_storeu_ps(floats.as_mut_ptr(), a) };
         floats
+    }
+
+    #[inline(always)]
+    fn tile<const TY: u8, const V: usize>(
+        self,
+        w: &PanelBlock<Self>,
+        a: &TileBlock,
+    ) -> Dots<Self, V> {
+        tile_of_steps::<Self, TY, V, TILE_TOKENS>(self, w, a)
     }
 
     #[inline(always)]

@@ -8,6 +8,7 @@ use tessera_runtime::format::{PredictorLayout, Quality};
 use super::linalg::Matrix;
 use super::train::Floats;
 use crate::profile::activity::Activity;
+use crate::tiles::Tiles;
 
 /// Rows that are measured at once.
 const ROWS: usize = 64;
@@ -69,13 +70,14 @@ impl Stored {
         } = self.layout;
         let kernels = Kernels::best();
         let count = rows.len();
-        let mut scratch = vec![0; Kernels::scratch_bytes(dim.max(rank), count)];
+        let mut scratch = vec![0; Kernels::scratch_bytes(dim.max(rank))];
         let codes = &activity.codes[rows.start * dim..rows.end * dim];
         let blocks = dim / BLOCK;
         let scales = &activity.scales[rows.start * blocks..rows.end * blocks];
         let sum = |codes: &[i8]| codes.iter().map(|&code| i32::from(code)).sum();
         let sums: Vec<i32> = codes.chunks_exact(BLOCK).map(sum).collect();
-        let x = Activations::new(count, dim, &[], codes, scales, &sums);
+        let tiles = Tiles::new(dim, codes, scales, &sums);
+        let x = tiles.with(Activations::new(count, dim, &[], codes, scales, &sums));
         let a = Rows::new(first, rank, dim, &self.first.0, &self.first.1);
         let mut out = Matrix::zeros(rank, count);
         (kernels.matmul)(&a, &x, &mut out.data, &mut scratch);
@@ -84,7 +86,8 @@ impl Stored {
         let (mut codes, mut scales) = (vec![0; count * rank], vec![0.0; blocks]);
         let mut sums = vec![0; blocks];
         (kernels.quantize)(&hidden.data, &mut codes, &mut scales, &mut sums);
-        let hidden = Activations::new(count, rank, &[], &codes, &scales, &sums);
+        let tiles = Tiles::new(rank, &codes, &scales, &sums);
+        let hidden = tiles.with(Activations::new(count, rank, &[], &codes, &scales, &sums));
         let b = Rows::new(second, neurons, rank, &self.second.0, &self.second.1);
         let mut scores = vec![0.0; neurons * count];
         (kernels.matmul)(&b, &hidden, &mut scores, &mut scratch);
