@@ -215,7 +215,8 @@ fn reads_ahead_shorten_waits_and_change_no_bit() {
         };
         let kept_bytes = Plan::new(&image, roomy).unwrap().kept_bytes as usize;
         let options = PlanOptions {
-            // With more there is next to nothing left to guess.
+            // Simulated cores compute in no time, so little is gained; with three quarters kept,
+            // nothing.
             memory_bytes: least_bytes(&image, options) + kept_bytes / 8,
             ..options
         };
