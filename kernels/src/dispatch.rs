@@ -167,8 +167,9 @@ impl Kernels {
 /// Scratch of [`Kernels::quantize_rows`].
 pub const QUANTIZE_SCRATCH_BYTES: usize = 8192;
 
-/// Most rows of a panel.
-pub(crate) const PANEL_ROWS_MAX: usize = 32;
+/// Most rows that a product of many tokens unpacks together: matrices cut into multiples of it fill
+/// panels on every instruction set.
+pub const PANEL_ROWS_MAX: usize = 32;
 /// One block of a panel: codes one a byte, and f32 scales and minima.
 const PANEL_BLOCK_BYTES: usize = PANEL_ROWS_MAX * (BLOCK + 2 * size_of::<f32>());
 /// What does not grow: alignment, and the buffers of a pair of blocks of a down sum.

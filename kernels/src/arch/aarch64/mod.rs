@@ -14,9 +14,9 @@ mod shuffle;
 /// True if the CPU (or, without `std`, the build) has this feature.
 macro_rules! has {
     ($feature:tt) => {{
-        #[cfg(any(test, feature = "std"))]
+        #[cfg(feature = "std")]
         let has = std::arch::is_aarch64_feature_detected!($feature);
-        #[cfg(not(any(test, feature = "std")))]
+        #[cfg(not(feature = "std"))]
         let has = cfg!(target_feature = $feature);
         has
     }};

@@ -14,9 +14,9 @@ mod zmm;
 /// True if the CPU (or, without `std`, the build) has all these features.
 macro_rules! has {
     ($($feature:tt),+) => {{
-        #[cfg(any(test, feature = "std"))]
+        #[cfg(feature = "std")]
         let all = $(std::arch::is_x86_feature_detected!($feature))&&+;
-        #[cfg(not(any(test, feature = "std")))]
+        #[cfg(not(feature = "std"))]
         let all = $(cfg!(target_feature = $feature))&&+;
         all
     }};

@@ -1,7 +1,7 @@
 //! Kernels on floats.
 
 use super::*;
-use crate::activation::Activation;
+use tessera_kernels::activation::Activation;
 
 const ACTIVATIONS: [Activation; 4] = [
     Activation::Silu,

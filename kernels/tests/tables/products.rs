@@ -1,7 +1,7 @@
 //! `matvec` and `matmul`.
 
 use super::*;
-use crate::{GROUP, NeuronRows, Soon};
+use tessera_kernels::{GROUP, NeuronRows, Soon};
 
 fn matvec(kernels: &Kernels, w: &Rows<'_>, x: &Inputs) -> Vec<f32> {
     let mut out = vec![f32::NAN; w.rows()];

@@ -1,7 +1,7 @@
 //! `down_group` and `down_group_many`.
 
 use super::*;
-use crate::NeuronRows;
+use tessera_kernels::NeuronRows;
 
 fn group<'a>(w: &'a Matrix, neurons: impl IntoIterator<Item = usize>) -> NeuronRows<'a> {
     let view = w.view();
@@ -16,7 +16,7 @@ fn group<'a>(w: &'a Matrix, neurons: impl IntoIterator<Item = usize>) -> NeuronR
 fn zipped_codes(w: &Matrix) -> Vec<u8> {
     let (view, mut zipped) = (w.view(), vec![0; w.codes.len()]);
     for n in 0..w.rows {
-        crate::zip_row(w.ty, w.cols, n, view.codes(n), &mut zipped);
+        tessera_kernels::zip_row(w.ty, w.cols, n, view.codes(n), &mut zipped);
     }
     zipped
 }
@@ -257,7 +257,7 @@ fn down_sums_are_sums() {
         for (n, h) in h.iter().enumerate() {
             let mut row = vec![0.0; cols];
             let view = w.view();
-            crate::dequantize_row(ty, cols, view.codes(n), view.scales(n), &mut row);
+            tessera_kernels::dequantize_row(ty, cols, view.codes(n), view.scales(n), &mut row);
             for i in 0..cols {
                 want[i] += f64::from(row[i]) * f64::from(*h);
                 size[i] += (f64::from(row[i]) * f64::from(*h)).abs();

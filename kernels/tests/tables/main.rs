@@ -1,7 +1,7 @@
-//! One suite: every table this CPU can run against the scalar reference, bit for bit.
+//! Every table this CPU can run against the scalar reference, bit for bit.
 
-use crate::testing::Random;
-use crate::{Activations, FEW_TOKENS, Kernels, Rows, WeightType};
+use tessera_kernels::{Activations, FEW_TOKENS, Kernels, Rows, WeightType};
+use testing::Random;
 
 mod attend;
 mod doors;
@@ -9,6 +9,8 @@ mod down;
 mod floats;
 mod products;
 mod quantize;
+#[path = "../../src/testing.rs"]
+mod testing;
 
 const QUANTIZED: [WeightType; 6] = [
     WeightType::Q8,
@@ -160,16 +162,16 @@ impl Inputs {
         (Kernels::SCALAR.quantize)(&x, &mut q, &mut scales, &mut sums);
         let mut interleaved = vec![0; len];
         for (q, out) in q.chunks(cols).zip(interleaved.chunks_mut(cols)) {
-            crate::interleave_activations(q, out);
+            tessera_kernels::interleave_activations(q, out);
         }
-        let len = crate::tiles_len(tokens, cols);
+        let len = tessera_kernels::tiles_len(tokens, cols);
         let mut tiles = (vec![1; len], vec![1.0; len / 32], vec![1; len / 32]);
-        let mut out = crate::TokenTilesMut {
+        let mut out = tessera_kernels::TokenTilesMut {
             q: &mut tiles.0,
             scales: &mut tiles.1,
             sums: &mut tiles.2,
         };
-        crate::tile_activations(cols, &q, &scales, &sums, &mut out);
+        tessera_kernels::tile_activations(cols, &q, &scales, &sums, &mut out);
         Inputs {
             tokens,
             cols,
@@ -198,7 +200,7 @@ impl Inputs {
     fn tiled(&self) -> Activations<'_> {
         let (q, scales, sums) = &self.tiles;
         self.plain()
-            .with_tiles(crate::TokenTiles { q, scales, sums })
+            .with_tiles(tessera_kernels::TokenTiles { q, scales, sums })
     }
 
     /// In order alone.
@@ -246,7 +248,10 @@ fn required_tables_are_here() {
 #[test]
 fn ceilings_count_their_work() {
     for kernels in Kernels::available() {
-        for of in [crate::Arithmetic::Bytes, crate::Arithmetic::Floats] {
+        for of in [
+            tessera_kernels::Arithmetic::Bytes,
+            tessera_kernels::Arithmetic::Floats,
+        ] {
             let [one, ten] = [1, 10].map(|rounds| (kernels.ceiling)(of, rounds));
             assert!(one > 0 && ten == 10 * one, "{} {of:?}", kernels.name);
         }

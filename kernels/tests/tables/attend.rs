@@ -1,8 +1,10 @@
 //! Attention over segments of the cache.
 
 use super::*;
-use crate::attention::{Queries, SEGMENT, Segment, clear, finish, merge, scratch_len, state_len};
-use crate::kv::{KvRows, KvRowsMut, KvType};
+use tessera_kernels::attention::{
+    Queries, SEGMENT, Segment, clear, finish, merge, scratch_len, state_len,
+};
+use tessera_kernels::kv::{KvRows, KvRowsMut, KvType};
 
 const TYPES: [KvType; 3] = [KvType::F32, KvType::F16, KvType::Q8];
 

@@ -3,9 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::*;
-use crate::attention::{clear, finish, merge, state_len};
-use crate::kv::{HEAD_DIM_MAX, KvRowsMut};
-use crate::{GROUP, NeuronRows, QUANTIZE_SCRATCH_BYTES};
+use tessera_kernels::attention::{clear, finish, merge, state_len};
+use tessera_kernels::kv::{HEAD_DIM_MAX, KvRowsMut};
+use tessera_kernels::{GROUP, NeuronRows, QUANTIZE_SCRATCH_BYTES};
 
 #[track_caller]
 pub(super) fn refuses(kernels: &Kernels, call: impl FnOnce()) {
@@ -56,7 +56,7 @@ fn lengths_that_do_not_fit_are_refused() {
         });
         refuses(&k, || (k.rmsnorm)(&[0.0; 8], &[0.0; 9], 0.0, &mut [0.0; 8]));
         refuses(&k, || {
-            (k.gated)(crate::Activation::Relu, &mut [0.0; 8], &[0.0; 7])
+            (k.gated)(tessera_kernels::Activation::Relu, &mut [0.0; 8], &[0.0; 7])
         });
         refuses(&k, || (k.to_f16)(&[0.0; 8], &mut [0; 7]));
         for ty in [WeightType::F32, WeightType::Q8, WeightType::Q4K] {
@@ -137,7 +137,7 @@ fn views_refuse_what_does_not_fit() {
         refuses(&Kernels::SCALAR, || _ = spread(rows, run_rows, bytes));
     }
     refuses(&Kernels::SCALAR, || {
-        crate::Soon::stretches(&[0; 100], 50, 51);
+        tessera_kernels::Soon::stretches(&[0; 100], 50, 51);
     });
     let k = Kernels::SCALAR;
     refuses(&k, || {
@@ -150,10 +150,10 @@ fn views_refuse_what_does_not_fit() {
         NeuronRows::new(WeightType::Q4, 64).push(&[0; 32], &[0; 2])
     });
     refuses(&k, || {
-        crate::pack_codes(WeightType::F32, 32, &[0; 32], &mut [0; 128])
+        tessera_kernels::pack_codes(WeightType::F32, 32, &[0; 32], &mut [0; 128])
     });
     refuses(&k, || {
-        crate::quantize_row(WeightType::Q8, &[0.0; 32], &mut [0; 32], &mut []);
+        tessera_kernels::quantize_row(WeightType::Q8, &[0.0; 32], &mut [0; 32], &mut []);
     });
 }
 
@@ -211,16 +211,16 @@ fn zipped_rows_are_whole_groups() {
     let mut group = NeuronRows::new(ty, cols);
     refuses(&k, || group.extend(&two));
     refuses(&k, || {
-        crate::zip_row(WeightType::F32, 8, 0, &codes[..32], &mut [0; 1024])
+        tessera_kernels::zip_row(WeightType::F32, 8, 0, &codes[..32], &mut [0; 1024])
     });
     refuses(&k, || {
-        crate::zip_row(ty, cols, GROUP, &codes[..32], &mut [0; 1024])
+        tessera_kernels::zip_row(ty, cols, GROUP, &codes[..32], &mut [0; 1024])
     });
     refuses(&k, || {
-        crate::zip_row(ty, cols, 0, &codes[..31], &mut [0; 1024])
+        tessera_kernels::zip_row(ty, cols, 0, &codes[..31], &mut [0; 1024])
     });
     refuses(&k, || {
-        crate::zip_row(ty, cols, 0, &codes[..32], &mut [0; 1023])
+        tessera_kernels::zip_row(ty, cols, 0, &codes[..32], &mut [0; 1023])
     });
 }
 

@@ -1,7 +1,7 @@
 //! Weights to blocks: the vector forms against the scalar one, and what it costs.
 
 use super::*;
-use crate::{Loss, QUANTIZE_SCRATCH_BYTES};
+use tessera_kernels::{Loss, QUANTIZE_SCRATCH_BYTES};
 
 struct Rounded {
     codes: Vec<u8>,
@@ -66,7 +66,7 @@ fn loss_is_that_of_the_row() {
     for ty in WeightType::ALL {
         let rounded = round(&Kernels::best(), ty, 768, &x);
         let mut back = vec![0.0; 768];
-        crate::dequantize_row(ty, 768, &rounded.codes, &rounded.scales, &mut back);
+        tessera_kernels::dequantize_row(ty, 768, &rounded.codes, &rounded.scales, &mut back);
         let pairs = || x.iter().zip(&back);
         let error: f64 = pairs().map(|(x, y)| f64::from(x - y).powi(2)).sum();
         let total: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
