@@ -125,6 +125,17 @@ pub struct LaneSection {
     pub core: Option<u16>,
     pub multiply_adds_per_s: Number,
     pub rows_bytes_per_s: Number,
+    /// Absent from profiles of earlier versions: then in the built-in profile's proportion.
+    pub attention_multiply_adds_per_s: Option<Number>,
+}
+
+impl LaneSection {
+    fn attention_multiply_adds_per_s(&self) -> f64 {
+        let usual = &DeviceProfile::default().lanes[0];
+        let share = usual.attention_multiply_adds_per_s / usual.multiply_adds_per_s;
+        self.attention_multiply_adds_per_s
+            .map_or(share * self.multiply_adds_per_s.0, |speed| speed.0)
+    }
 }
 
 impl ProfileFile {
@@ -144,6 +155,7 @@ impl ProfileFile {
             core: None,
             multiply_adds_per_s: Number(lane.multiply_adds_per_s),
             rows_bytes_per_s: Number(lane.rows_bytes_per_s),
+            attention_multiply_adds_per_s: Some(Number(lane.attention_multiply_adds_per_s)),
         };
         ProfileFile {
             version: PROFILE_VERSION,
@@ -191,6 +203,7 @@ impl ProfileFile {
             Ok(LaneProfile {
                 multiply_adds_per_s: lane.multiply_adds_per_s.0,
                 rows_bytes_per_s: lane.rows_bytes_per_s.0,
+                attention_multiply_adds_per_s: lane.attention_multiply_adds_per_s(),
             })
         };
         let profile = DeviceProfile {

@@ -13,7 +13,8 @@
 //! ```text
 //! flash   = sequential bytes / stream's share of sequential speed + random reads / reads a second
 //! dram    = (bytes + rows of single neurons again) / speed of so many lanes
-//! compute = multiply-adds / speed of so many lanes + CPU time of reads and checksums / lanes
+//! compute = multiply-adds / speed of so many lanes + CPU time of reads and checksums / lanes;
+//!           those of attention have a speed of their own
 //! serial  = joins * join time + additions on one lane + waits * time of one read
 //! token   = max(flash, dram, compute) + serial
 //! ```
@@ -33,7 +34,7 @@ mod sparse;
 mod tests;
 
 pub use choice::{ColdChoice, ColdWish, choose_cold};
-pub use dense::dense_demand;
+pub use dense::{attention_demand, dense_demand};
 pub use image::{sparse_model, split_of};
 pub use search::{SearchError, SearchLimits, SparsePlan, Wanted, best_plan};
 pub use sparse::{Layout, NeuronChoice, SparseModel, Split};
@@ -59,8 +60,10 @@ pub struct Demand {
     pub dram_bytes: f64,
     /// Of these, rows of single neurons, wherever they stand.
     pub dram_scattered_bytes: f64,
-    /// Multiply-adds of products and attention.
+    /// Multiply-adds of products.
     pub multiply_adds: f64,
+    /// Multiply-adds of attention, with keys and values that are floats.
+    pub attention_multiply_adds: f64,
     /// CPU time of submitting, completing and checking reads, in nanoseconds of one lane.
     pub reads_cpu_ns: f64,
     /// Fork-joins.
@@ -204,7 +207,8 @@ fn phase_terms(profile: &DeviceProfile, demand: &Demand, lanes: usize) -> Terms 
         waits_s = demand.flash_waits / reads_per_s(1.0);
     }
     let slower_bytes = demand.dram_scattered_bytes * (1.0 / SCATTERED_SHARE - 1.0);
-    let compute_s = demand.multiply_adds / profile.multiply_adds_per_s(lanes);
+    let compute_s = demand.multiply_adds / profile.multiply_adds_per_s(lanes)
+        + demand.attention_multiply_adds / profile.attention_multiply_adds_per_s(lanes);
     Terms {
         flash_ns: flash_s * 1e9,
         dram_ns: (demand.dram_bytes + slower_bytes) / profile.dram(lanes) * 1e9,

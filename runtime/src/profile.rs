@@ -59,6 +59,9 @@ pub struct LaneProfile {
     pub multiply_adds_per_s: f64,
     /// Bytes a second of 4-bit rows from memory, this lane alone.
     pub rows_bytes_per_s: f64,
+    /// Multiply-adds a second of attention on keys and values in half floats, a few hundred
+    /// positions.
+    pub attention_multiply_adds_per_s: f64,
 }
 
 /// Where `x` lies between ascending `points`: the index below, and how far it is to the next.
@@ -157,6 +160,14 @@ impl DeviceProfile {
         lanes.iter().map(|lane| lane.multiply_adds_per_s).sum()
     }
 
+    /// Multiply-adds of attention a second of the first `lanes` lanes together, of those that are
+    /// known.
+    pub fn attention_multiply_adds_per_s(&self, lanes: usize) -> f64 {
+        let lanes = &self.lanes[..self.known(lanes)];
+        let speeds = lanes.iter().map(|lane| lane.attention_multiply_adds_per_s);
+        speeds.sum()
+    }
+
     /// What a fork-join over `lanes` lanes costs.
     pub fn join_ns(&self, lanes: usize) -> f64 {
         self.join_ns[self.known(lanes) - 1]
@@ -195,6 +206,7 @@ impl Default for DeviceProfile {
         let lane = LaneProfile {
             multiply_adds_per_s: 25e9,
             rows_bytes_per_s: 10e9,
+            attention_multiply_adds_per_s: 3e9,
         };
         DeviceProfile {
             flash: FlashProfile {

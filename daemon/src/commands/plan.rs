@@ -116,7 +116,7 @@ impl Report {
             ),
             (
                 "multiply_adds_per_token",
-                json!(self.sum(|demand| demand.multiply_adds)),
+                json!(self.sum(|demand| demand.multiply_adds + demand.attention_multiply_adds)),
             ),
             (
                 "cold",
@@ -138,6 +138,7 @@ impl fmt::Display for Report {
         } = self.planned.prediction;
         let bytes = |of: fn(&Demand) -> f64| size::text(self.sum(of) as u64);
         let products = self.sum(|demand| demand.multiply_adds) / 1e9;
+        let attention = self.sum(|demand| demand.attention_multiply_adds) / 1e9;
         let mut flash = bytes(|demand| demand.flash_sequential_bytes + demand.flash_random_bytes);
         if let Some(misses) = self.planned.misses {
             let reads = self.sum(|demand| demand.flash_random_reads);
@@ -173,7 +174,7 @@ impl fmt::Display for Report {
             (
                 "compute",
                 terms.compute_ns,
-                format!("{products:.3} G multiply-adds"),
+                format!("{products:.3} G multiply-adds, {attention:.3} of attention"),
             ),
             (
                 "apart",

@@ -151,8 +151,10 @@ fn print(out: &mut dyn Write, file: &ProfileFile) -> std::io::Result<()> {
             .map_or("not pinned".into(), |core| format!("core {core}"));
         writeln!(
             out,
-            "lane {index} ({core}): {:.1} G multiply-adds/s, {:.1} GB/s of 4-bit rows from memory",
+            "lane {index} ({core}): {:.1} G multiply-adds/s, of attention {:.1}; {:.1} GB/s of \
+             4-bit rows from memory",
             gb(lane.multiply_adds_per_s),
+            lane.attention_multiply_adds_per_s.map_or(0.0, gb),
             gb(lane.rows_bytes_per_s)
         )?;
     }

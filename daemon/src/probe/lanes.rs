@@ -9,6 +9,8 @@ use anyhow::{Result, anyhow};
 use nix::sys::resource::UsageWho;
 use tessera_hal::Cores;
 use tessera_hal::linux::{LaneOptions, Lanes, Pin, Region, memory_limit_bytes, pin_here};
+use tessera_kernels::attention::{self, Queries, SEGMENT, Segment, scratch_len, state_len};
+use tessera_kernels::kv::KvRows;
 use tessera_kernels::{
     Activations, GROUP, Kernels, NeuronRows, Rows, WeightType, interleave_activations,
 };
@@ -57,7 +59,8 @@ impl Weights {
     }
 }
 
-/// What a core did: its pin, multiply-adds a second from its cache, bytes a second from memory.
+/// What a core did: its pin, multiply-adds a second from its cache, bytes a second from memory,
+/// attention.
 #[derive(Debug, Clone, Copy)]
 pub struct LaneSpeed {
     /// The core, if the lane sat on it.
@@ -66,18 +69,22 @@ pub struct LaneSpeed {
     pub multiply_adds_per_s: f64,
     /// Bytes a second of rows from memory.
     pub rows_bytes_per_s: f64,
+    /// Multiply-adds of attention a second, keys and values in the cache.
+    pub attention_multiply_adds_per_s: f64,
 }
 
 /// Measures one core, alone.
 pub fn lane_speed(weights: &Weights, core: u16, seconds: f64) -> Result<LaneSpeed> {
     let measure = || -> Result<LaneSpeed> {
         let pin = pin_here(core);
-        let cached = rows_bytes_per_s(&weights.0[..CACHED_BYTES], seconds / 2.0)?;
+        let seconds = seconds / 3.0;
+        let cached = rows_bytes_per_s(&weights.0[..CACHED_BYTES], seconds)?;
         let multiply_adds_a_byte = COLS as f64 / TYPE.row_bytes(COLS) as f64;
         Ok(LaneSpeed {
             core: (pin == Pin::Core(core)).then_some(core),
             multiply_adds_per_s: (cached * multiply_adds_a_byte).round(),
-            rows_bytes_per_s: rows_bytes_per_s(&weights.0, seconds / 2.0)?.round(),
+            rows_bytes_per_s: rows_bytes_per_s(&weights.0, seconds)?.round(),
+            attention_multiply_adds_per_s: attention_multiply_adds_per_s(seconds)?.round(),
         })
     };
     thread::scope(|scope| scope.spawn(measure).join())
@@ -125,6 +132,41 @@ fn rows_bytes_per_s(weights: &[u8], seconds: f64) -> Result<f64> {
             }
         }
     }
+}
+
+/// Multiply-adds a second of one token's attention: the queries of a few heads and a segment of
+/// keys and values in half floats.
+fn attention_multiply_adds_per_s(seconds: f64) -> Result<f64> {
+    const HEADS: usize = 3;
+    const DIM: usize = 64;
+    let kernels = Kernels::best();
+    let halves: Vec<u16> = (0..SEGMENT * DIM).map(|i| (i % 0x3c00) as u16).collect();
+    let rows = KvRows::F16(&halves);
+    let segment = Segment {
+        dim: DIM,
+        start: 0,
+        count: SEGMENT,
+        keys: rows,
+        values: rows,
+    };
+    let queries = Queries {
+        q: &[0.5; HEADS * DIM],
+        group: HEADS,
+        pos: SEGMENT,
+        window: 0,
+        scale: 0.1,
+    };
+    let mut states = [0.0; HEADS * state_len(DIM)];
+    let mut work = [0.0; scratch_len(DIM)];
+    let (mut done, start, core_start) = (0, Instant::now(), cpu_seconds(UsageWho::RUSAGE_THREAD)?);
+    while done % 64 > 0 || start.elapsed().as_secs_f64() < seconds {
+        attention::clear(DIM, &mut states);
+        (kernels.attend)(&segment, &queries, &mut states, &mut work);
+        done += 1;
+    }
+    black_box(&states);
+    let core_seconds = cpu_seconds(UsageWho::RUSAGE_THREAD)? - core_start;
+    Ok((done * 2 * HEADS * SEGMENT * DIM) as f64 / core_seconds.max(seconds / 100.0))
 }
 
 /// Bytes a second that one lane on each of `cores` reads, all together, with the decode kernels:

@@ -124,6 +124,7 @@ fn measure_lanes(
             core: speed.core,
             multiply_adds_per_s: Number(speed.multiply_adds_per_s),
             rows_bytes_per_s: Number(speed.rows_bytes_per_s),
+            attention_multiply_adds_per_s: Some(Number(speed.attention_multiply_adds_per_s)),
         });
     }
     let (mut bytes_per_s, mut join_ns) = (Vec::new(), Vec::new());

@@ -135,6 +135,16 @@ fn what_is_wrong_is_said_with_place_value_and_what_is_allowed() {
 }
 
 #[test]
+fn profiles_from_before_attention_was_measured_are_read() {
+    let line = "attention_multiply_adds_per_s = 3000000000\n";
+    let text = built_in().replace(line, "");
+    assert!(text.len() + 4 * line.len() == built_in().len(), "{text}");
+    let text = text.replace("25000000000", "50000000000");
+    let profile = ProfileFile::parse(&text).unwrap().profile().unwrap();
+    assert_eq!(profile.lanes[0].attention_multiply_adds_per_s, 6e9);
+}
+
+#[test]
 fn files_that_are_no_profiles_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("profile.toml");

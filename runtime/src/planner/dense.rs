@@ -3,6 +3,7 @@
 use tessera_kernels::kv::kv_dim;
 
 use super::Demand;
+use crate::budget::Sizes;
 use crate::format::{Image, MatrixMap};
 use crate::plan::Plan;
 use crate::profile::DeviceProfile;
@@ -17,19 +18,30 @@ pub(super) fn weights(map: &MatrixMap) -> f64 {
 }
 
 /// Positions that a token at `pos` attends to.
-pub(super) fn attended_positions(shape: &Shape, pos: usize) -> usize {
+fn attended_positions(shape: &Shape, pos: usize) -> usize {
     match shape.sliding_window {
         0 => pos + 1,
         window => window.min(pos + 1),
     }
 }
 
-/// What a token at position `pos` asks for when `image` runs by `plan`.
+/// What the keys and values of a context ask of a token at position `pos`: a phase of its own.
+pub fn attention_demand(shape: &Shape, sizes: &Sizes, pos: usize) -> Demand {
+    let seen = (shape.n_layers * attended_positions(shape, pos)) as f64;
+    let row_bytes = kv_dim(shape.head_dim) * sizes.kv.element_bytes() + sizes.kv.scale_bytes();
+    Demand {
+        dram_bytes: 2.0 * seen * (shape.n_kv_heads * row_bytes) as f64,
+        attention_multiply_adds: 2.0 * seen * (shape.n_heads * shape.head_dim) as f64,
+        ..Demand::default()
+    }
+}
+
+/// What a token asks for when `image` runs by `plan`, but for [`attention_demand`].
 ///
 /// Weights that are not resident are read in chunks, each once; of a mixture, the share of the
 /// experts that a token uses. Lanes read what comes from flash twice: to check it, and to compute
 /// with it. The embedding's row is a read that nothing overlaps.
-pub fn dense_demand(image: &Image<'_>, plan: &Plan, profile: &DeviceProfile, pos: usize) -> Demand {
+pub fn dense_demand(image: &Image<'_>, plan: &Plan, profile: &DeviceProfile) -> Demand {
     let (shape, sizes) = (image.shape(), &plan.sizes);
     let expert_share = match shape.n_experts {
         0 => 1.0,
@@ -51,11 +63,7 @@ pub fn dense_demand(image: &Image<'_>, plan: &Plan, profile: &DeviceProfile, pos
     let products: f64 = (0..shape.n_layers)
         .map(|layer| attention(layer) + ffn)
         .sum();
-    let seen = attended_positions(shape, pos);
     let layers = shape.n_layers as f64;
-    let kv_rows = 2.0 * layers * shape.n_kv_heads as f64 * seen as f64;
-    let row_bytes = kv_dim(shape.head_dim) * sizes.kv.element_bytes() + sizes.kv.scale_bytes();
-    let attended = 2.0 * layers * (shape.n_heads * shape.head_dim) as f64 * seen as f64;
     let read_bytes = streamed_bytes / f64::max(streamed_reads, 1.0);
     // A tied embedding is the lm_head, of which only a part may have to be read.
     let embedded = match shape.tied_embeddings {
@@ -71,9 +79,10 @@ pub fn dense_demand(image: &Image<'_>, plan: &Plan, profile: &DeviceProfile, pos
         flash_depth: 1.0,
         flash_range_bytes: (image.embedding().n_tiles() * sizes.embed_bytes) as f64,
         flash_waits: embedded,
-        dram_bytes: resident_bytes + 2.0 * streamed_bytes + kv_rows * row_bytes as f64,
+        dram_bytes: resident_bytes + 2.0 * streamed_bytes,
         dram_scattered_bytes: 0.0,
-        multiply_adds: products + weights(&image.lm_head()) + attended,
+        multiply_adds: products + weights(&image.lm_head()),
+        attention_multiply_adds: 0.0,
         reads_cpu_ns: streamed_reads * profile.flash.cpu_ns(read_bytes)
             + embedded * profile.flash.cpu_ns(sizes.embed_bytes as f64),
         joins: layers * JOINS_PER_LAYER + 1.0,

@@ -1,8 +1,6 @@
 //! The planner's view of an image that runs with a cold segment.
 
-use tessera_kernels::kv::kv_dim;
-
-use super::dense::{attended_positions, weights};
+use super::dense::{attention_demand, weights};
 use super::{Demand, Layout, NeuronChoice, SparseModel, Split};
 use crate::format::Image;
 use crate::plan::Plan;
@@ -40,9 +38,9 @@ pub fn sparse_model(
         alive_share: precision,
     };
     let split = split_of(image, plan)?;
-    let (rest, section) = (rest_demand(image, plan, pos), section_demand(image, plan));
-    let mut model = SparseModel::new(layout, rest, 0);
-    model.section = section;
+    let mut model = SparseModel::new(layout, rest_demand(image, plan), 0);
+    model.attention = attention_demand(shape, &plan.sizes, pos);
+    model.section = section_demand(image, plan);
     let neurons_bytes = model.memory_bytes(&split).unwrap_or(0);
     let total_bytes = plan.budget.total_bytes().unwrap_or(usize::MAX) as u64;
     model.fixed_bytes = total_bytes.saturating_sub(neurons_bytes);
@@ -65,10 +63,10 @@ pub fn split_of(image: &Image<'_>, plan: &Plan) -> Option<Split> {
     })
 }
 
-/// Attention, first layers of predictors, and the logits: none of their work overlaps with reads
-/// of neurons, which begin when a section's predictor has spoken.
-fn rest_demand(image: &Image<'_>, plan: &Plan, pos: usize) -> Demand {
-    let (shape, sizes) = (image.shape(), &plan.sizes);
+/// Matrices of attention, first layers of predictors, and the logits: none of their work overlaps
+/// with reads of neurons, which begin when a section's predictor has spoken.
+fn rest_demand(image: &Image<'_>, plan: &Plan) -> Demand {
+    let shape = image.shape();
     let (mut resident_bytes, mut streamed_bytes, mut streamed_reads) = (0.0, 0.0, 0.0);
     plan.for_each_chunk(image, |chunk| {
         if chunk.is_ffn() {
@@ -84,16 +82,12 @@ fn rest_demand(image: &Image<'_>, plan: &Plan, pos: usize) -> Demand {
     let layers = shape.n_layers as f64;
     let attention = |layer| image.attention(layer).iter().map(weights).sum::<f64>();
     let products: f64 = (0..shape.n_layers).map(attention).sum();
-    let seen = attended_positions(shape, pos) as f64;
-    let row_bytes = kv_dim(shape.head_dim) * sizes.kv.element_bytes() + sizes.kv.scale_bytes();
-    let kv_bytes = 2.0 * layers * shape.n_kv_heads as f64 * seen * row_bytes as f64;
-    let attended = 2.0 * layers * (shape.n_heads * shape.head_dim) as f64 * seen;
     let first = predictor_bytes(image, plan) * first_share(image);
     Demand {
         flash_sequential_bytes: streamed_bytes,
         flash_sequential_reads: streamed_reads,
-        dram_bytes: resident_bytes + 2.0 * streamed_bytes + kv_bytes + first,
-        multiply_adds: products + weights(&image.lm_head()) + attended + first,
+        dram_bytes: resident_bytes + 2.0 * streamed_bytes + first,
+        multiply_adds: products + weights(&image.lm_head()) + first,
         joins: layers * ATTENTION_JOINS + 1.0,
         serial_floats: 8.0 * layers * shape.dim as f64,
         ..Demand::default()

@@ -36,7 +36,7 @@ pub struct SparsePlan {
     /// Bytes of memory that it takes.
     pub memory_bytes: u64,
     /// What a token asks for: the rest of the model, then its neurons.
-    pub phases: [Demand; 2],
+    pub phases: [Demand; 3],
     /// What that takes.
     pub prediction: Prediction,
 }

@@ -74,6 +74,8 @@ pub struct SparseModel {
     pub misses: [[f32; CACHES]; PREFIXES],
     /// What a token asks for before and after its feed-forward neurons: a phase of its own.
     pub rest: Demand,
+    /// What it asks for keys and values: a phase of its own.
+    pub attention: Demand,
     /// What it asks for along with them, such as predictors.
     pub section: Demand,
     /// Bytes of memory for everything but neurons.
@@ -96,6 +98,7 @@ impl SparseModel {
             layout,
             misses: [[0.0; CACHES]; PREFIXES],
             rest,
+            attention: Demand::default(),
             section: Demand::default(),
             fixed_bytes,
             is_known: true,
@@ -166,9 +169,10 @@ impl SparseModel {
             .checked_add(self.fixed_bytes)
     }
 
-    /// The phases of a token when memory is split so: the rest of the model, and its neurons.
-    pub fn phases(&self, split: &Split, profile: &DeviceProfile) -> [Demand; 2] {
-        [self.rest, self.demand(split, profile)]
+    /// The phases of a token when memory is split so: the rest of the model, attention to its
+    /// context, and its neurons.
+    pub fn phases(&self, split: &Split, profile: &DeviceProfile) -> [Demand; 3] {
+        [self.rest, self.attention, self.demand(split, profile)]
     }
 
     /// What a token asks for its neurons when memory is split so.

@@ -119,6 +119,17 @@ fn the_slowest_part_is_the_bound() {
 }
 
 #[test]
+fn attention_has_a_speed_of_its_own() {
+    let demand = Demand {
+        multiply_adds: 1e9,
+        attention_multiply_adds: 6e9,
+        ..Demand::default()
+    };
+    let terms = predict(&profile(), &demand, 2).terms;
+    assert!((terms.compute_ns - (2e7 + 1e9)).abs() < 1.0, "{terms:?}");
+}
+
+#[test]
 fn rows_of_single_neurons_take_longer() {
     let profile = profile();
     let plain = Demand {

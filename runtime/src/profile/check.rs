@@ -192,6 +192,8 @@ impl DeviceProfile {
         for (index, lane) in self.lanes.iter().enumerate() {
             let place = Place::new("lanes.multiply_adds_per_s").at(index);
             check(place, lane.multiply_adds_per_s, min, max)?;
+            let place = Place::new("lanes.attention_multiply_adds_per_s").at(index);
+            check(place, lane.attention_multiply_adds_per_s, min, max)?;
             let place = Place::new("lanes.rows_bytes_per_s").at(index);
             check(place, lane.rows_bytes_per_s, BYTES_PER_S.0, BYTES_PER_S.1)?;
         }

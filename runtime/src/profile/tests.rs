@@ -91,13 +91,14 @@ fn lanes_past_the_known_ones_add_nothing() {
     assert_eq!((profile.dram(0), profile.dram(99)), (12e9, 30e9));
     assert_eq!(profile.multiply_adds_per_s(2), 50e9);
     assert_eq!(profile.multiply_adds_per_s(99), 100e9);
+    assert_eq!(profile.attention_multiply_adds_per_s(2), 6e9);
     assert_eq!((profile.join_ns(1), profile.join_ns(16)), (100.0, 4e3));
 }
 
 #[test]
 fn every_number_is_checked() {
     type Break = fn(&mut DeviceProfile, f64);
-    let numbers: [(Break, &str); 8] = [
+    let numbers: [(Break, &str); 9] = [
         (
             |p, x| p.flash.sequential_bytes_per_s = x,
             "flash.sequential_bytes_per_s is",
@@ -121,6 +122,10 @@ fn every_number_is_checked() {
         (
             |p, x| p.lanes[0].rows_bytes_per_s = x,
             "lanes.rows_bytes_per_s[0] is",
+        ),
+        (
+            |p, x| p.lanes[1].attention_multiply_adds_per_s = x,
+            "lanes.attention_multiply_adds_per_s[1] is",
         ),
         (|p, x| p.dram_bytes_per_s[3] = x, "dram.bytes_per_s[3] is"),
         (|p, x| p.join_ns[1] = x, "dram.join_ns[1] is"),
