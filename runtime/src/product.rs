@@ -1,7 +1,7 @@
 //! Products of whole matrices, over whatever part of their rows is ready, on all lanes.
 
 use tessera_hal::{Clock, Cores, Flash};
-use tessera_kernels::{Activations, Kernels, Rows};
+use tessera_kernels::{Activations, Kernels, PANEL_ROWS_MAX, Rows};
 
 use crate::format::MatrixMap;
 use crate::limits::JOBS_MAX;
@@ -23,8 +23,9 @@ pub struct Machine<'a, C, K> {
 
 /// While weights are streamed a run ends after so many bytes, so that the flash is looked after.
 const RUN_BYTES_MAX: u64 = 8 << 20;
-/// Rows of a piece are a multiple of this: what kernels with 256-bit vectors take at once.
-const PANEL_ROWS: usize = 8;
+/// Rows of a piece are a multiple of this for one token: what kernels with 256-bit vectors take at
+/// once. For several, of a panel's.
+const ROWS_AT_ONCE: usize = 8;
 
 /// A row of one of several matrices that follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +141,11 @@ fn run_rows<C: Cores, K>(
     out: &mut [f32],
 ) {
     let pieces = (12 * machine.cores.lanes()).min(JOBS_MAX - parts.len());
-    let rows_per_job = rows.div_ceil(pieces).next_multiple_of(PANEL_ROWS);
+    let multiple = match x.tokens() {
+        1 => ROWS_AT_ONCE,
+        _ => PANEL_ROWS_MAX,
+    };
+    let rows_per_job = rows.div_ceil(pieces).next_multiple_of(multiple);
     let mut jobs: heapless::Vec<RowsJob<'_>, JOBS_MAX> = heapless::Vec::new();
     let (mut part, mut row) = (begin.part, begin.tile * parts[begin.part].tile.rows);
     let (mut left, mut out) = (rows, out);

@@ -1,7 +1,7 @@
 //! Where everything of an image stands: superblock and section table, before a weight is read.
 
 use sha2::{Digest, Sha256};
-use tessera_kernels::{GROUP, Kernels, WeightType};
+use tessera_kernels::{GROUP, Kernels, PANEL_ROWS_MAX, WeightType};
 use tessera_runtime::format::{
     BundleLayout, ENTRY_BYTES, FfnMap, Image, MatrixMap, NO_INDEX, PAGE_BYTES, SECTION_ALIGN_BYTES,
     SUPERBLOCK_BYTES, Section, SectionKind, Superblock, TileLayout, choose_tile_rows,
@@ -17,12 +17,12 @@ use crate::source::Config;
 
 /// Tiles of an embedding that is read row by row.
 const EMBEDDING_TILE_BYTES: usize = 8192;
-/// Tiles of matrices that are read from end to end, at most.
-const MATRIX_TILE_BYTES: usize = 65536;
-/// The same where the smaller ones would waste more than [`TILE_WASTE_PCT_MAX`].
-const LARGE_TILE_BYTES: usize = 98304;
-/// Most of a tile that may be padding, if a larger tile helps.
-const TILE_WASTE_PCT_MAX: usize = 2;
+/// Tiles of matrices that are read from end to end and have whole panels of rows, at most.
+const PANELS_TILE_BYTES: usize = 262_144;
+/// Most of such a tile that may be padding, in thousandths.
+const TILE_WASTE_PER_MILLE_MAX: usize = 25;
+/// Other tiles of matrices that are read from end to end, at most.
+const MATRIX_TILE_BYTES: usize = 98304;
 /// Bytes of a superblock's own checksum, its last four.
 const SUPERBLOCK_CRC_AT: usize = SUPERBLOCK_BYTES - 4;
 /// Where the superblock holds the image id.
@@ -66,20 +66,29 @@ pub struct Tail {
     pub crc: u32,
 }
 
-/// Rows of a tile of a matrix that is read from end to end.
+/// Rows of a tile of a matrix that is read from end to end: whole panels of rows, so that prompts
+/// fill them, in the smallest tile of which little is padding; where there is none, what wastes
+/// least.
 fn matrix_tile_rows(ty: WeightType, rows: usize, cols: usize) -> usize {
-    let small = choose_tile_rows(ty, rows, cols, MATRIX_TILE_BYTES);
-    let tile_bytes = TileLayout {
-        ty,
-        cols,
-        rows: small,
+    let tile_bytes = |tile_rows| {
+        TileLayout {
+            ty,
+            cols,
+            rows: tile_rows,
+        }
+        .tile_bytes(tile_rows)
+    };
+    let mut panels = (PANEL_ROWS_MAX..)
+        .step_by(PANEL_ROWS_MAX)
+        .take_while(|&tile_rows| tile_bytes(tile_rows) <= PANELS_TILE_BYTES);
+    let fits = |tile_rows: &usize| {
+        let waste_bytes = tile_bytes(*tile_rows) - tile_rows * ty.row_bytes(cols);
+        waste_bytes * 1000 <= tile_bytes(*tile_rows) * TILE_WASTE_PER_MILLE_MAX
+    };
+    match panels.find(fits) {
+        Some(tile_rows) => tile_rows.min(rows),
+        None => choose_tile_rows(ty, rows, cols, MATRIX_TILE_BYTES),
     }
-    .tile_bytes(small);
-    let waste_bytes = tile_bytes - small * ty.row_bytes(cols);
-    if waste_bytes * 100 <= tile_bytes * TILE_WASTE_PCT_MAX {
-        return small;
-    }
-    choose_tile_rows(ty, rows, cols, LARGE_TILE_BYTES)
 }
 
 /// Bytes of superblock and table with every number but the image id in its place.
