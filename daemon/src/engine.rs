@@ -15,6 +15,7 @@ use tessera_runtime::limits::{EMBED_SLOTS_MAX, LANES_MAX};
 use tessera_runtime::planner::ColdWish;
 use tessera_runtime::{Mode, Plan, Session};
 
+use crate::environment::variable;
 use crate::planning::{Device, make_plan};
 
 /// A session over real flash and real cores.
@@ -65,7 +66,8 @@ pub struct EngineOptions {
     pub mode: Mode,
     /// How the cold segment is used; the planner chooses the rest.
     pub cold: ColdWish,
-    /// Profile of the device; `None`: the saved one, or the built-in default.
+    /// Profile of the device; `None`: that of `TESSERA_PROFILE`, else the saved one, else the
+    /// built-in default.
     pub profile: Option<PathBuf>,
     /// Most tokens of a pass; `None`: the most there can be.
     pub batch_tokens: Option<usize>,
@@ -75,7 +77,7 @@ pub struct EngineOptions {
     pub lanes: Option<usize>,
     /// How the image is read.
     pub io: Io,
-    /// Name of the kernels; `None`: the best of this CPU.
+    /// Name of the kernels; `None`: those of `TESSERA_KERNELS`, else the best of this CPU.
     pub kernels: Option<String>,
 }
 
@@ -212,7 +214,8 @@ pub fn start(model: &OpenImage, options: &EngineOptions) -> Result<(LinuxSession
 }
 
 fn choose_kernels(name: Option<&str>) -> Result<Kernels> {
-    let Some(name) = name else {
+    let variable = variable("TESSERA_KERNELS").map(|name| name.to_string_lossy().into_owned());
+    let Some(name) = name.or(variable.as_deref()) else {
         return Ok(Kernels::best());
     };
     Kernels::by_name(name).with_context(|| {

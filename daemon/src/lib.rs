@@ -4,6 +4,7 @@
 pub mod commands;
 pub mod demo;
 pub mod engine;
+pub mod environment;
 pub mod generate;
 pub mod metrics;
 pub mod options;

@@ -50,6 +50,7 @@ pub enum Command {
 
 /// Options of every command that runs a model.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Model, memory and cores")]
 pub struct EngineArgs {
     /// The image, as written by `layout-tool pack`.
     #[arg(long, value_name = "FILE")]
@@ -70,18 +71,19 @@ pub struct EngineArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub cold: ColdArgs,
-    /// The device, as written by `tessera probe` [default: what `probe` saved, else a cautious
-    /// phone with UFS 3.1].
-    #[arg(long, value_name = "FILE", env = "TESSERA_PROFILE")]
+    /// The device, as written by `tessera probe` [default: $TESSERA_PROFILE, else what `probe`
+    /// saved, else a cautious phone with UFS 3.1].
+    #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
-    /// Lanes: cores that compute [default: all].
+    /// Lanes: cores that compute, 1 to 16 [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub lanes: Option<u8>,
     /// How the image is read.
     #[arg(long, value_enum, default_value_t)]
     pub io: Io,
-    /// Kernels: scalar, avx2, avxvnni, avx512vnni, neon, neondot, neoni8mm [default: the best].
-    #[arg(long, value_name = "NAME", env = "TESSERA_KERNELS")]
+    /// Kernels: scalar, avx2, avxvnni, avx512vnni, neon, neondot, neoni8mm [default:
+    /// $TESSERA_KERNELS, else the best].
+    #[arg(long, value_name = "NAME")]
     pub kernels: Option<String>,
 }
 
@@ -201,9 +203,6 @@ pub struct Tokens(pub Vec<u32>);
 /// Arguments of `run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub engine: EngineArgs,
     /// The text to continue.
     #[arg(long, value_name = "TEXT", group = "input")]
     pub prompt: Option<String>,
@@ -216,19 +215,23 @@ pub struct RunArgs {
     /// Treat markers such as <|im_start|> in the prompt as special tokens.
     #[arg(long)]
     pub special: bool,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub generate: GenerateArgs,
-    /// Write what was measured to a JSON file.
+    /// Write what was measured to a JSON file; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
     /// Print the ids of the generated tokens, comma separated, instead of text.
     #[arg(long)]
     pub print_ids: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub generate: GenerateArgs,
 }
 
 /// How tokens are chosen, and when to stop.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Choice of tokens")]
 pub struct GenerateArgs {
     /// Most tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 256)]
@@ -326,9 +329,6 @@ fn parse_bias(text: &str) -> Result<(u32, f32), String> {
 /// Arguments of `chat`.
 #[derive(Debug, Args)]
 pub struct ChatArgs {
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub engine: EngineArgs,
     /// What the model is told about itself.
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
@@ -338,20 +338,20 @@ pub struct ChatArgs {
     /// Say this and leave after the answer.
     #[arg(long, value_name = "TEXT")]
     pub once: Option<String>,
+    /// Write what was measured to a JSON file; `-` is standard output.
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub engine: EngineArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub generate: GenerateArgs,
-    /// Write what was measured to a JSON file.
-    #[arg(long, value_name = "FILE")]
-    pub stats: Option<PathBuf>,
 }
 
 /// Arguments of `logits`.
 #[derive(Debug, Args)]
 pub struct LogitsArgs {
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub engine: EngineArgs,
     /// The token ids, comma separated.
     #[arg(long, value_name = "IDS", value_parser = parse_tokens)]
     pub tokens: Tokens,
@@ -361,14 +361,14 @@ pub struct LogitsArgs {
     /// Write them to a JSON file; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub engine: EngineArgs,
 }
 
 /// Arguments of `perplexity`.
 #[derive(Debug, Args)]
 pub struct PerplexityArgs {
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub engine: EngineArgs,
     /// The text.
     #[arg(long, value_name = "TEXT")]
     pub file: PathBuf,
@@ -378,14 +378,14 @@ pub struct PerplexityArgs {
     /// Print the result as JSON on standard output.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub engine: EngineArgs,
 }
 
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub engine: EngineArgs,
     /// Tokens of the prompt; 0 leaves prefill out.
     #[arg(short = 'p', long, value_name = "N", default_value_t = 128)]
     pub prompt_tokens: usize,
@@ -417,6 +417,9 @@ pub struct BenchArgs {
     /// Print the result as JSON on standard output.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub engine: EngineArgs,
 }
 
 /// Arguments of `plan`.
@@ -428,9 +431,9 @@ pub struct PlanArgs {
     /// Memory for weights, KV cache, buffers and scratch together, e.g. 512M.
     #[arg(long, value_name = "BYTES", value_parser = layout_tool::size::parse)]
     pub memory: u64,
-    /// The device, as written by `tessera probe` [default: what `probe` saved, else a cautious
-    /// phone with UFS 3.1].
-    #[arg(long, value_name = "FILE", env = "TESSERA_PROFILE")]
+    /// The device, as written by `tessera probe` [default: $TESSERA_PROFILE, else what `probe`
+    /// saved, else a cautious phone with UFS 3.1].
+    #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
     /// Which neurons decoding computes.
     #[arg(long, value_enum, default_value_t)]
@@ -445,7 +448,7 @@ pub struct PlanArgs {
     /// How keys and values are kept; images packed with f32 keep them in f32.
     #[arg(long, value_enum, default_value_t)]
     pub kv: Kv,
-    /// Lanes [default: all of the profile].
+    /// Lanes, 1 to 16 [default: all of the profile].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub lanes: Option<u8>,
     /// Print JSON with stable keys on standard output.

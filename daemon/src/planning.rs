@@ -4,17 +4,19 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
+use layout_tool::budget::hint;
 use tessera_runtime::cache::PolicyKind;
 use tessera_runtime::format::{Quality, SectionKind, Statistics};
 use tessera_runtime::limits::BATCH_TOKENS_MAX;
 use tessera_runtime::planner::{
-    ColdWish, Demand, Prediction, SearchLimits, SparseModel, Wanted, choose_cold, dense_demand,
-    predict_phases, sparse_model, split_of,
+    ColdWish, Demand, Prediction, SearchLimits, SparseModel, Wanted, attention_demand, choose_cold,
+    dense_demand, predict_phases, sparse_model, split_of,
 };
 use tessera_runtime::profile::DeviceProfile;
 use tessera_runtime::{ColdOptions, KvType, Plan, PlanError, PlanOptions};
 
 use crate::engine::{CONTEXT_DEFAULT, EngineOptions, Kv, OpenImage, SPARE_BYTES};
+use crate::environment::variable;
 use crate::profile::ProfileFile;
 
 /// Bytes of a predictor's header.
@@ -29,15 +31,16 @@ pub struct Device {
 }
 
 impl Device {
-    /// As the profile at `path` says, else the saved one if there is one, else the default.
+    /// As the profile at `path` says, else that of `TESSERA_PROFILE`, else the saved one if there
+    /// is one, else the default.
     ///
     /// # Errors
     /// A profile that cannot be read or is damaged.
     pub fn find(path: Option<&Path>) -> Result<Self> {
-        let path = match path {
-            Some(path) => Some(path.to_owned()),
-            None => saved_profile().filter(|path| path.exists()),
-        };
+        let named = path.map(Path::to_owned);
+        let path = named
+            .or_else(|| variable("TESSERA_PROFILE").map(PathBuf::from))
+            .or_else(|| saved_profile().filter(|path| path.exists()));
         let profile = match &path {
             Some(path) => ProfileFile::read(path)?,
             None => DeviceProfile::default(),
@@ -57,10 +60,9 @@ impl Device {
 /// Where `probe` saves the profile that every command uses: `tessera/profile.toml` in the user's
 /// configuration folder. `None` without a home.
 pub fn saved_profile() -> Option<PathBuf> {
-    let folder = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    let config = match folder("XDG_CONFIG_HOME") {
+    let config = match variable("XDG_CONFIG_HOME") {
         Some(config) => PathBuf::from(config),
-        None => PathBuf::from(folder("HOME")?).join(".config"),
+        None => PathBuf::from(variable("HOME")?).join(".config"),
     };
     Some(config.join("tessera/profile.toml"))
 }
@@ -133,7 +135,10 @@ pub fn make_plan(
     let pos = plan.sizes.seq_len / 2;
     let profile = &device.profile;
     if split_of(&model.image, &plan).is_none() {
-        let phases = vec![dense_demand(&model.image, &plan, profile, pos)];
+        let phases = vec![
+            dense_demand(&model.image, &plan, profile),
+            attention_demand(model.image.shape(), &plan.sizes, pos),
+        ];
         let prediction = predict_phases(profile, &phases, lanes);
         let (cold, suggestion, misses) = (None, None, None);
         return Ok(Planned {
@@ -201,17 +206,8 @@ fn plan_options(model: &OpenImage, options: &EngineOptions, lanes: usize) -> Pla
 }
 
 fn plan_of(model: &OpenImage, options: PlanOptions) -> Result<Plan> {
-    let hint = match options.seq_len > 256 {
-        true => format!(
-            " (a context of {}; --ctx makes it shorter)",
-            options.seq_len
-        ),
-        false => String::new(),
-    };
-    Plan::new(&model.image, options).map_err(|error| match error {
-        PlanError::Memory { .. } => anyhow!("{error}{hint}"),
-        error => anyhow!("{error}"),
-    })
+    Plan::new(&model.image, options)
+        .map_err(|error| anyhow!("{error}{}", hint(&error, options.seq_len)))
 }
 
 /// What an image says of its neurons' use.

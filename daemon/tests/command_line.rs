@@ -99,6 +99,41 @@ fn token_ids_go_in_and_come_out() {
 }
 
 #[test]
+fn measurements_follow_the_text_where_standard_output_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = image(folder.path());
+    let run = ["run", "--tokens", "1,2", "--max-tokens", "3", "--print-ids"];
+    let rest = ["--stats", "-", "--image", image.to_str().unwrap()];
+    let output = tessera(&[&run[..], &rest].concat());
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (ids, stats) = text.split_once('\n').unwrap();
+    assert_eq!(ids.split(',').count(), 3);
+    let stats: serde_json::Value = serde_json::from_str(stats).unwrap();
+    assert!(stats["decode_tokens_per_s"].is_number(), "{stats}");
+    assert!(!Path::new("-").exists());
+}
+
+#[test]
+fn empty_variables_are_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = image(folder.path());
+    let run = |value: &str| {
+        launch::program(env!("CARGO_BIN_EXE_tessera"))
+            .args(["run", "--tokens", "1", "--max-tokens", "1", "--image"])
+            .arg(&image)
+            .envs(["TESSERA_KERNELS", "TESSERA_PROFILE"].map(|name| (name, value)))
+            .output()
+            .unwrap()
+    };
+    assert!(run("").status.success());
+    let refused = run("magic");
+    assert_eq!(refused.status.code(), Some(1));
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(text.contains("magic"), "{text}");
+}
+
+#[test]
 fn sequences_are_decoded_side_by_side() {
     let folder = tempfile::tempdir().unwrap();
     let image = image(folder.path());
@@ -232,6 +267,18 @@ fn a_damaged_bundle_is_named_and_nothing_is_printed() {
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty());
     let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("ffn, layer 2, bundle 1"), "{text}");
+    assert!(text.contains("tiny.image"), "{text}");
+    // The same where it is met only when the weights are streamed.
+    let common = ["run", "--tokens", "1,2", "--ctx", "16", "--lanes", "1"];
+    let run = |memory: &str| {
+        let image = ["--image", path.to_str().unwrap(), "--memory", memory];
+        refused(&[&common[..], &image].concat(), 1)
+    };
+    let text = run("1K");
+    assert!(text.contains("(--memory "), "{text}");
+    let before = text.split(" is the least").next().unwrap();
+    let text = run(before.rsplit(' ').next().unwrap());
     assert!(text.contains("ffn, layer 2, bundle 1"), "{text}");
     assert!(text.contains("tiny.image"), "{text}");
 }

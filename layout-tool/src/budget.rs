@@ -12,6 +12,8 @@ use crate::{parallel, size};
 
 /// Positions of a context where none are asked for.
 const CONTEXT_DEFAULT: usize = 4096;
+/// A context that takes little beside anything else.
+const CONTEXT_SHORT: usize = 256;
 
 /// Memory that a budget is wanted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +24,14 @@ pub struct BudgetOptions {
     pub context: Option<usize>,
     /// Lanes; `None` for the cores of this machine.
     pub lanes: Option<usize>,
+}
+
+impl BudgetOptions {
+    /// Positions of the context of `image`.
+    pub fn seq_len(&self, image: &Image<'_>) -> usize {
+        self.context
+            .unwrap_or(image.shape().seq_len.min(CONTEXT_DEFAULT))
+    }
 }
 
 /// How memory is shared out: names and bytes add up to the total.
@@ -46,15 +56,26 @@ pub fn budget_table(image: &Image<'_>, options: BudgetOptions) -> Result<BudgetT
         image,
         PlanOptions {
             memory_bytes: usize::try_from(options.memory_bytes).unwrap_or(usize::MAX),
-            seq_len: options
-                .context
-                .unwrap_or(image.shape().seq_len.min(CONTEXT_DEFAULT)),
+            seq_len: options.seq_len(image),
             batch_tokens: BATCH_TOKENS_MAX,
             lanes: options.lanes.unwrap_or(parallel::threads().min(LANES_MAX)),
             ..PlanOptions::default()
         },
     )?;
     Ok(BudgetTable::new(options.memory_bytes, plan))
+}
+
+/// What to do about a plan's refusal of a context of `seq_len` positions, in brackets after it;
+/// empty where its sentence says all.
+pub fn hint(error: &PlanError, seq_len: usize) -> String {
+    let PlanError::Memory { need_bytes, .. } = error else {
+        return String::new();
+    };
+    let least = format!("--memory {}M", need_bytes.div_ceil(1 << 20));
+    match seq_len > CONTEXT_SHORT {
+        true => format!(" ({least}, or with --ctx a shorter context than {seq_len})"),
+        false => format!(" ({least})"),
+    }
 }
 
 impl BudgetTable {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use tessera_runtime::PlanError;
 use tessera_runtime::format::{Image, SectionKind, VERSION};
 
-use crate::budget::{BudgetOptions, BudgetTable, budget_table};
+use crate::budget::{BudgetOptions, BudgetTable, budget_table, hint};
 use crate::image_file::{ImageError, ImageFile};
 use crate::profile::{self, SectionReport};
 use crate::sparsity::{Sparsity, SparsityError, sparsity};
@@ -19,7 +19,12 @@ pub enum InspectError {
     /// It cannot be read.
     Image(ImageError),
     /// There is no plan for the memory named.
-    Plan(PlanError),
+    Plan {
+        /// Why.
+        error: PlanError,
+        /// Positions of the context.
+        seq_len: usize,
+    },
     /// Its predictors or statistics are none.
     Sparsity(SparsityError),
 }
@@ -28,7 +33,7 @@ impl fmt::Display for InspectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Image(error) => error.fmt(f),
-            Self::Plan(error) => error.fmt(f),
+            Self::Plan { error, seq_len } => write!(f, "{error}{}", hint(error, *seq_len)),
             Self::Sparsity(error) => error.fmt(f),
         }
     }
@@ -53,15 +58,17 @@ pub struct Inspection {
 pub fn inspect(path: &Path, budget: Option<BudgetOptions>) -> Result<Inspection, InspectError> {
     let file = ImageFile::open(path).map_err(InspectError::Image)?;
     let image = file.image();
-    let table = budget
-        .map(|options| budget_table(&image, options))
-        .transpose();
-    let budget = table.map_err(InspectError::Plan)?;
+    let table = budget.map(|options| {
+        budget_table(&image, options).map_err(|error| InspectError::Plan {
+            error,
+            seq_len: options.seq_len(&image),
+        })
+    });
     Ok(Inspection {
         head: file.head().to_vec(),
         kinds: kinds(&image),
         sparsity: sparsity(&file).map_err(InspectError::Sparsity)?,
-        budget,
+        budget: table.transpose()?,
         calibration: SectionReport::read(&file).map_err(InspectError::Image)?,
     })
 }

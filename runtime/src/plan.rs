@@ -209,7 +209,7 @@ impl core::fmt::Display for PlanError {
             Self::Predictors => write!(
                 f,
                 "the image has no predictors, or not for every layer and expert; \
-                 layout-tool profile makes an image that has"
+                 layout-tool profile makes an image that has, of a model with ReLU gates"
             ),
             Self::Statistics => write!(
                 f,

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use tessera_runtime::digest::Digest;
 use tessera_runtime::limits::SEQUENCES_MAX;
 
-use super::start_and_load;
+use super::{naming, start_and_load};
 use crate::engine::{LinuxSession, OpenImage};
 use crate::metrics::Recorder;
 use crate::options::BenchArgs;
@@ -46,7 +46,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         "{longest} tokens do not fit the context of {} (--ctx gives more)",
         session.seq_len()
     );
-    let (recorder, digest) = measure(&mut session, args)?;
+    let (recorder, digest) = naming(&model.path, measure(&mut session, args))?;
     let mut metrics = recorder.metrics(&session, &report);
     metrics.logits_digest = Some(format!("{:016x}", digest.value()));
     if args.json {

@@ -1,11 +1,12 @@
 //! `tessera chat`: talk with a model.
 
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin, stdout};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
 use super::run::write_stats;
-use super::start_and_load;
+use super::{naming, start_and_load};
 use crate::engine::{EngineOptions, EngineReport, LinuxSession, OpenImage};
 use crate::generate::{Finish, Generator, check_fits};
 use crate::metrics::Recorder;
@@ -21,6 +22,7 @@ pub struct Conversation {
     pub report: EngineReport,
     /// What was measured.
     pub recorder: Recorder,
+    image: PathBuf,
     generator: Generator,
     vocabulary: Vocabulary,
     bytes: TokenBytes,
@@ -50,6 +52,7 @@ impl Conversation {
         };
         let vocab_size = session.image().shape().vocab_size;
         Ok(Conversation {
+            image: model.path.clone(),
             generator: Generator::new(generate, vocab_size, session.seq_len(), end_ids),
             recorder: Recorder::with_capacity(session.seq_len()),
             bos: text(superblock.bos_token),
@@ -118,8 +121,8 @@ impl Conversation {
                 answer.push_str(text);
                 emit(text)
             },
-        )?;
-        Ok((finish, answer))
+        );
+        Ok((naming(&self.image, finish)?, answer))
     }
 }
 
@@ -131,15 +134,20 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     if let Some(system) = &args.system {
         talk.set_system(system);
     }
+    let mut has_text = false;
     let print = &mut |text: &str| {
+        has_text |= !text.is_empty();
         let mut out = stdout().lock();
         out.write_all(text.as_bytes())?;
         Ok(out.flush()?)
     };
     match &args.once {
         Some(text) => {
-            talk.say(text, print)?;
-            writeln!(stdout())?;
+            let said = talk.say(text, print);
+            if said.is_ok() || has_text {
+                writeln!(stdout())?;
+            }
+            said?;
         }
         None => converse(&mut talk, print)?,
     }

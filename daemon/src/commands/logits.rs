@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write, stdout};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 
-use super::start_and_load;
+use super::{is_stdout, naming, start_and_load};
 use crate::engine::OpenImage;
 use crate::options::LogitsArgs;
 
@@ -27,7 +27,7 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
     };
     let name = args.json.as_ref().map(|path| path.display().to_string());
     let mut out: Box<dyn Write> = match &args.json {
-        Some(path) if path.as_os_str() != "-" => {
+        Some(path) if !is_stdout(path) => {
             let file =
                 File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
             Box::new(BufWriter::new(file))
@@ -37,7 +37,7 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
     let mut row: Vec<f32> = Vec::with_capacity(session.image().shape().vocab_size);
     let mut written = Ok(());
     let mut index = 0;
-    session.append_each(tokens, from, &mut |pos, logits| {
+    let appended = session.append_each(tokens, from, &mut |pos, logits| {
         if written.is_ok() {
             row.clear();
             row.extend(logits.iter());
@@ -47,7 +47,8 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
             };
             index += 1;
         }
-    })?;
+    });
+    naming(&model.path, appended.map_err(Error::from))?;
     let end = if args.json.is_some() { "]}\n" } else { "" };
     written
         .and_then(|()| write!(out, "{end}"))

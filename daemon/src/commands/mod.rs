@@ -8,10 +8,26 @@ pub mod plan;
 pub mod probe;
 pub mod run;
 
+use std::path::Path;
+
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use tessera_runtime::SessionError;
 
 use crate::engine::{EngineOptions, EngineReport, LinuxSession, OpenImage, start};
+
+/// True for `-`, where a file is asked for.
+fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Names the image in errors of its weights, which know their place in it and not its name.
+pub fn naming<T>(image: &Path, result: Result<T>) -> Result<T> {
+    result.map_err(|error| match error.downcast_ref() {
+        Some(SessionError::Weights(_)) => error.context(image.display().to_string()),
+        _ => error,
+    })
+}
 
 /// Starts a session and loads its weights, with a progress bar.
 pub fn start_and_load(

@@ -9,7 +9,7 @@ use std::io::{Write, stdout};
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::start_and_load;
+use super::{naming, start_and_load};
 use layout_tool::regular::read_text;
 
 use crate::engine::{LinuxSession, OpenImage};
@@ -62,7 +62,7 @@ pub fn run(args: &PerplexityArgs) -> Result<()> {
         if let Some(bos) = bos {
             chunk[0] = bos;
         }
-        sum += score(&mut session, &chunk)?;
+        sum += naming(&model.path, score(&mut session, &chunk))?;
         count += context - context / 2 - 1;
         bar.set_message(format!("perplexity {:.4}", f64::exp(sum / count as f64)));
         bar.inc(1);

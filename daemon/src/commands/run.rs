@@ -1,10 +1,11 @@
 //! `tessera run`: continue a text.
 
 use std::io::{Write, stdout};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::start_and_load;
+use super::{is_stdout, naming, start_and_load};
 use layout_tool::regular::read_text;
 
 use crate::engine::{CONTEXT_DEFAULT, OpenImage};
@@ -49,7 +50,12 @@ pub fn run(args: &RunArgs) -> Result<()> {
             }
             Ok(())
         },
-    )?;
+    );
+    if finish.is_err() && !args.print_ids && !generator.output.is_empty() {
+        // What went wrong has a line of its own.
+        writeln!(out)?;
+    }
+    let finish = naming(&model.path, finish)?;
     if args.print_ids || bytes.is_none() {
         let ids: Vec<String> = generator.output.iter().map(u32::to_string).collect();
         write!(out, "{}", ids.join(","))?;
@@ -58,9 +64,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let mut metrics = recorder.metrics(&session, &report);
     metrics.logits_digest = Some(format!("{:016x}", generator.digest.value()));
     eprintln!(
-        "[{} tokens, ended by: {}]",
+        "[{} tokens, ended by: {}{}]",
         generator.output.len(),
-        finish.reason()
+        finish.reason(),
+        speeds(&metrics)
     );
     if let Some(yielding) = &generator.yielding {
         let (now, most) = yielding.given_bytes();
@@ -69,10 +76,21 @@ pub fn run(args: &RunArgs) -> Result<()> {
     write_stats(args.stats.as_deref(), &metrics)
 }
 
-/// Writes what was measured to the file of `--stats`.
-pub fn write_stats(path: Option<&std::path::Path>, metrics: &Metrics) -> Result<()> {
+/// What was measured of speed, for the line after the text.
+fn speeds(metrics: &Metrics) -> String {
+    let of = |name: &str, rate: Option<f64>| {
+        rate.map_or(String::new(), |rate| format!("; {name} {rate:.1} tokens/s"))
+    };
+    of("prompt", metrics.prefill_tokens_per_s) + &of("decode", metrics.decode_tokens_per_s)
+}
+
+/// Writes what was measured to the file of `--stats`; `-` is standard output.
+pub fn write_stats(path: Option<&Path>, metrics: &Metrics) -> Result<()> {
     let Some(path) = path else { return Ok(()) };
     let text = serde_json::to_string_pretty(metrics)? + "\n";
+    if is_stdout(path) {
+        return Ok(stdout().write_all(text.as_bytes())?);
+    }
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 

@@ -16,6 +16,7 @@ use layout_tool::pack::{PackOptions, pack};
 
 use crate::commands::chat::Conversation;
 use crate::engine::{EngineOptions, OpenImage};
+use crate::environment::variable;
 use crate::options::GenerateArgs;
 
 const QUESTION: &str = "What is the capital of France, and what is it known for?";
@@ -68,12 +69,11 @@ fn answer(model: &Path, cache: &Path) -> Result<()> {
 
 /// Where models and images are kept: `TESSERA_CACHE`, or the user's cache folder.
 fn cache_folder() -> Result<PathBuf> {
-    let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let folder = if let Some(folder) = from("TESSERA_CACHE") {
+    let folder = if let Some(folder) = variable("TESSERA_CACHE") {
         PathBuf::from(folder)
-    } else if let Some(folder) = from("XDG_CACHE_HOME") {
+    } else if let Some(folder) = variable("XDG_CACHE_HOME") {
         Path::new(&folder).join("tessera")
-    } else if let Some(home) = from("HOME") {
+    } else if let Some(home) = variable("HOME") {
         Path::new(&home).join(".cache/tessera")
     } else {
         bail!("no folder to keep the model in: set TESSERA_CACHE to one");

@@ -399,6 +399,13 @@ impl Run<'_> {
     fn notes(&self, found: &[Found]) -> Vec<String> {
         let mut notes = Vec::new();
         let wanted = self.sparse || self.options.predictors;
+        if !wanted {
+            notes.push(format!(
+                "no predictors: this model's gates ({}) are never zero, so all neurons count; \
+                 --mode threshold skips small ones",
+                self.shape.activation.name()
+            ));
+        }
         if wanted && !self.inputs {
             let dim = self.shape.dim;
             notes.push(format!(

@@ -82,7 +82,10 @@ impl From<ShapeError> for FormatError {
 impl core::fmt::Display for FormatError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match *self {
-            Self::NotAnImage => write!(f, "not a Tessera image (wrong magic)"),
+            Self::NotAnImage => write!(
+                f,
+                "not a Tessera image (wrong magic): layout-tool pack makes one of a model"
+            ),
             Self::Version { have, want } => {
                 write!(
                     f,
