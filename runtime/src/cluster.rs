@@ -4,12 +4,21 @@ mod threshold;
 
 use core::ops::Range;
 
-use tessera_kernels::{Activation, Activations, GROUP, Kernels, NeuronRows, Rows};
+use tessera_kernels::{Activation, Activations, GROUP, Kernels, NeuronRows, Rows, Soon};
 
 use crate::format::{Bundles, FfnMap};
 use crate::product::multiply;
 use crate::weights::Ready;
 use crate::work::Lane;
+
+/// Most tokens whose down sums are cheaper one by one than side by side in a vector's lanes.
+const APART_TOKENS_MAX: usize = 4;
+
+/// True if the partial sums of so many tokens are kept apart, (tokens, dim) instead of (dim,
+/// tokens): each then is added to as if its token were alone.
+pub fn are_apart(map: &FfnMap, tokens: usize) -> bool {
+    map.bundle.down_is_zipped() && (2..=APART_TOKENS_MAX).contains(&tokens)
+}
 
 /// A feed-forward section whose clusters are ready, and what they are run with.
 pub struct Clusters<'a> {
@@ -31,8 +40,8 @@ impl<'a> Clusters<'a> {
         self.ready.bundles(&self.map, neurons.start, neurons.len())
     }
 
-    /// `partial` (dim, tokens) = down sum of `neurons`, in index order. `next` is the neuron that
-    /// this lane is likely to begin with afterwards.
+    /// `partial` (dim, tokens), or as [`are_apart`] says, = down sum of `neurons`, in index order.
+    /// `next` is the neuron that this lane is likely to begin with afterwards.
     ///
     /// Each product asks memory for what the next one reads: the parts of a bundle lie apart, and
     /// a part is too short for the hardware to notice that it is read in order.
@@ -75,6 +84,18 @@ impl<'a> Clusters<'a> {
         let tokens = self.x.tokens();
         if tokens == 1 {
             (self.kernels.down_group)(rows, hidden, partial, scratch);
+        } else if are_apart(&self.map, tokens) {
+            let mut rows = *rows;
+            for (t, partial) in partial.chunks_exact_mut(self.map.bundle.dim).enumerate() {
+                let mut h = [0.0; GROUP];
+                for (h, of_tokens) in h.iter_mut().zip(hidden.chunks_exact(tokens)) {
+                    *h = of_tokens[t];
+                }
+                let h = &h[..hidden.len() / tokens];
+                (self.kernels.down_group)(&rows, h, partial, scratch);
+                // Asked for once.
+                rows.then(Soon::default());
+            }
         } else {
             let cols = 0..self.map.bundle.dim;
             (self.kernels.down_group_many)(rows, cols, tokens, hidden, partial, scratch);

@@ -7,7 +7,7 @@ use tessera_hal::{Clock, Cores, Flash};
 use tessera_kernels::{Activations, GROUP, Kernels, NeuronRows, STRIP};
 
 use crate::budget::Buffers;
-use crate::cluster::Clusters;
+use crate::cluster::{Clusters, are_apart};
 use crate::format::FfnMap;
 use crate::limits::{EXPERTS_MAX, FEW_TOKENS_MAX, JOBS_MAX};
 use crate::partials::add_in_order;
@@ -207,6 +207,17 @@ fn mixture<'m, F: Flash<'m>, C: Cores, K: Clock>(
     Ok(())
 }
 
+/// Turns `sum` from (tokens, dim) to (dim, tokens); works in `room`.
+fn turn(sum: &mut [f32], tokens: usize, room: &mut [f32]) {
+    let room = &mut room[..sum.len()];
+    room.copy_from_slice(sum);
+    for (t, row) in room.chunks_exact(sum.len() / tokens).enumerate() {
+        for (of_tokens, value) in sum.chunks_exact_mut(tokens).zip(row) {
+            of_tokens[t] = *value;
+        }
+    }
+}
+
 impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
     /// `sum` (dim, tokens) = the whole section on `x` (tokens, dim).
     fn run<'m, F: Flash<'m>>(
@@ -259,6 +270,9 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
             weights.release_before(self.map.bundle_offset(end_neuron));
             cluster = end;
         }
+        if few && are_apart(&self.map, tokens) {
+            turn(sum, tokens, partials);
+        }
         Ok(())
     }
 
@@ -287,7 +301,8 @@ impl<C: Cores, K: Clock> Section<'_, '_, C, K> {
         Ok(end)
     }
 
-    /// Each lane takes whole clusters, their partial sums (dim, tokens) are added in order.
+    /// Each lane takes whole clusters; their partial sums, (dim, tokens) or as [`are_apart`] says,
+    /// are added in order.
     #[inline(never)]
     fn few_tokens(
         &self,

@@ -17,6 +17,8 @@ use crate::source::Config;
 
 /// Tiles of an embedding that is read row by row.
 const EMBEDDING_TILE_BYTES: usize = 8192;
+/// Tiles of the output matrix.
+const HEAD_TILE_BYTES: usize = 65536;
 /// Tiles of matrices that are read from end to end and have whole panels of rows, at most.
 const PANELS_TILE_BYTES: usize = 262_144;
 /// Most of such a tile that may be padding, in thousandths.
@@ -254,13 +256,10 @@ impl Table {
             }
         }
         let (kind, ty) = (SectionKind::LmHead, types.lm_head);
-        self.matrix(
-            kind,
-            NO_INDEX,
-            (vocab, dim),
-            ty,
-            matrix_tile_rows(ty, vocab, dim),
-        );
+        // One row is read for a token where the matrix is the embedding too, and few prompts want
+        // many tokens' logits.
+        let unit_rows = choose_tile_rows(ty, vocab, dim, HEAD_TILE_BYTES);
+        self.matrix(kind, NO_INDEX, (vocab, dim), ty, unit_rows);
         self.blob(SectionKind::Tokenizer, blobs);
         self.blob(SectionKind::ChatTemplate, blobs);
     }

@@ -18,8 +18,8 @@ use crate::work::Lane;
 const WHOLE_ABOVE: u32 = GROUP as u32 / 2;
 
 impl Clusters<'_> {
-    /// `partial` (dim, tokens) = down sum of those of `neurons` that reach `threshold`, in index
-    /// order.
+    /// `partial` (dim, tokens), or as [`are_apart`](super::are_apart) says, = down sum of those of
+    /// `neurons` that reach `threshold`, in index order.
     pub fn run_above(
         &self,
         threshold: f32,
