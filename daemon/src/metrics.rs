@@ -86,11 +86,20 @@ impl Recorder {
             lanes: session.plan().sizes.lanes,
             batch,
             mode: session.plan().mode.name(),
+            absent_loss: session
+                .plan()
+                .sizes
+                .sparse
+                .map(|sparse| share(sparse.absent_loss_pml)),
             cold: report.cold.clone(),
             predicted_tokens_per_s: report.predicted_tokens_per_s,
             logits_digest: None,
         }
     }
+}
+
+fn share(pml: u16) -> f64 {
+    f64::from(pml) / 1000.0
 }
 
 fn rate(count: usize, ns: u64) -> Option<f64> {
@@ -128,6 +137,7 @@ pub struct Metrics {
     pub lanes: usize,
     pub batch: usize,
     pub mode: &'static str,
+    pub absent_loss: Option<f64>,
     pub cold: Option<String>,
     pub predicted_tokens_per_s: f64,
     pub logits_digest: Option<String>,

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use tessera_runtime::Mode as PlanMode;
 use tessera_runtime::cache::PolicyKind;
+use tessera_runtime::format::Cuts;
 use tessera_runtime::limits::COLD_READS_MAX;
 use tessera_runtime::plan::Without;
 use tessera_runtime::planner::ColdWish;
@@ -150,6 +151,11 @@ pub struct ColdArgs {
     /// [default: 48]
     #[arg(long, value_name = "READS")]
     pub speculate: Option<u8>,
+    /// Leave out neurons that were not needed lately, and so are hardly in memory, as long as such
+    /// carried no more than this share of the activations' magnitude in calibration: 0.001, 0.002,
+    /// 0.005, 0.01, 0.02, 0.05, 0.1 or 0.2 (others are rounded down). Fewer reads, other results.
+    #[arg(long, value_name = "SHARE", value_parser = parse_loss)]
+    pub absent_loss: Option<u16>,
     /// Reads in flight.
     #[arg(
         long,
@@ -181,8 +187,25 @@ impl ColdArgs {
             gap: self.gap.map(usize::from),
             guesses: self.speculate.map(usize::from),
             reads: self.reads.map(usize::from),
+            absent_loss_pml: self.absent_loss.unwrap_or(0),
             without: Without::default(),
         }
+    }
+}
+
+/// A share of the magnitude that may be lost, in thousandths.
+fn parse_loss(text: &str) -> Result<u16, String> {
+    let share: f64 = text.parse().map_err(|_| format!("{text:?} is no number"))?;
+    let pml = share * 1000.0;
+    let (least, most) = (Cuts::LOSSES_PML[0], Cuts::LOSS_PML_MAX);
+    // As 0.02 is a little less than 20 thousandths.
+    match (f64::from(least)..=f64::from(most)).contains(&pml) {
+        true => Ok((pml + 1e-6) as u16),
+        false => Err(format!(
+            "{share} is not from {} to {}",
+            f64::from(least) / 1000.0,
+            f64::from(most) / 1000.0
+        )),
     }
 }
 
@@ -541,5 +564,21 @@ impl BenchArgs {
             pipeline,
         };
         options
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_loss;
+
+    #[test]
+    fn losses_are_thousandths() {
+        for pml in [1, 2, 5, 10, 20, 50, 100, 200] {
+            assert_eq!(parse_loss(&(f64::from(pml) / 1000.0).to_string()), Ok(pml));
+        }
+        assert_eq!(parse_loss("0.0199"), Ok(19));
+        for text in ["0", "0.0009", "0.21", "-1", "NaN", "inf", "x", ""] {
+            assert!(parse_loss(text).is_err(), "{text}");
+        }
     }
 }

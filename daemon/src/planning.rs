@@ -99,7 +99,7 @@ impl fmt::Display for ColdLine {
             PolicyKind::Frequency => "frequency",
         };
         let of = |asked: Option<()>, text: String| format!("{text} ({})", by(asked.is_some()));
-        let parts = [
+        let mut parts = vec![
             of(wish.hot_pct.map(drop), format!("hot {} %", options.hot_pct)),
             of(wish.gap.map(drop), format!("gap {}", options.gap)),
             of(
@@ -115,6 +115,12 @@ impl fmt::Display for ColdLine {
             ),
             of(wish.policy.map(drop), format!("policy {policy}")),
         ];
+        if options.absent_loss_pml > 0 {
+            let loss = f64::from(options.absent_loss_pml) / 1000.0;
+            parts.push(format!(
+                "those not needed lately left out at a loss of {loss}"
+            ));
+        }
         write!(f, "{}", parts.join(", "))
     }
 }

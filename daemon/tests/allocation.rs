@@ -19,6 +19,7 @@ use tessera::pressure::Yielding;
 use tessera_hal::linux::DontNeed;
 use tessera_kernels::Activation;
 use tessera_runtime::Mode;
+use tessera_runtime::planner::ColdWish;
 use tessera_runtime::profile::DeviceProfile;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -71,14 +72,15 @@ fn no_token_allocates() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tiny.image");
     let cases = [
-        (0, Mode::Exact),
-        (4, Mode::Exact),
-        (0, Mode::Predict),
-        (4, Mode::Predict),
-        (0, Mode::Threshold),
+        (0, Mode::Exact, 0),
+        (4, Mode::Exact, 0),
+        (0, Mode::Predict, 0),
+        (4, Mode::Predict, 0),
+        (0, Mode::Predict, 50),
+        (0, Mode::Threshold, 0),
     ];
     let (mut asked, mut given) = (0, 0);
-    for (n_experts, mode) in cases {
+    for (n_experts, mode, absent_loss_pml) in cases {
         std::fs::write(
             &path,
             tiny_image(&Recipe {
@@ -98,7 +100,7 @@ fn no_token_allocates() {
             let mut options = EngineOptions {
                 context: Some(96),
                 lanes: Some(2),
-                sequences: Some(3),
+                sequences: Some(if absent_loss_pml > 0 { 1 } else { 3 }),
                 kv: if n_experts == 0 { Kv::F16 } else { Kv::Q8 },
                 logits_rows: 1,
                 io,
@@ -106,6 +108,10 @@ fn no_token_allocates() {
                 mode,
                 // A cache needs memory that many tokens at once would take.
                 batch_tokens: (mode == Mode::Predict).then_some(8),
+                cold: ColdWish {
+                    absent_loss_pml,
+                    ..ColdWish::default()
+                },
                 ..EngineOptions::default()
             };
             let device = Device {
@@ -151,10 +157,11 @@ fn no_token_allocates() {
                     .unwrap();
                 let mut seen = 0;
                 for step in 0..9 {
-                    let steps = [(2, step), (0, 30 + step), (1, 60)];
-                    session.decode(&steps, &mut |_, _| seen += 1).unwrap();
+                    let steps = [(0, 30 + step), (1, 60), (2, step)];
+                    let steps = &steps[..session.plan().sizes.sequences];
+                    session.decode(steps, &mut |_, _| seen += 1).unwrap();
                 }
-                assert_eq!(seen, 27);
+                assert_eq!(seen, 9 * session.plan().sizes.sequences);
                 let taken = session.grow(usize::MAX, &DontNeed);
                 let yielded = generator.yielding.as_ref().map(Yielding::given_bytes);
                 assert_eq!(yielded, Some((taken, taken)));

@@ -60,8 +60,12 @@ impl<'m, F: Flash<'m>> Model<'m, F> {
             self.work.cos,
             self.work.sin,
         );
-        if let Some(sparse) = self.sparse.as_mut().filter(|_| pass.sparse) {
-            sparse.begin_pass();
+        if let Some(sparse) = &mut self.sparse {
+            if pass.sparse {
+                sparse.begin_pass();
+            } else if let Some(recency) = sparse.recency() {
+                recency.forget();
+            }
         }
         for layer in 0..shape.n_layers {
             if !go_on() {

@@ -53,6 +53,13 @@ pub struct ColdOptions {
     pub reads: usize,
     /// Reads in flight up to which more are begun for the next layer, on a guess; 0 for none.
     pub guesses: usize,
+    /// Neurons that no pass needed lately are left out, unless their scores exceed the one below
+    /// which predicted neurons carry no more than so many thousandths of the activations' magnitude
+    /// on the calibration text, rounded down to one of
+    /// [`Cuts::LOSSES_PML`](crate::format::Cuts::LOSSES_PML); 0 leaves out none. Only for one
+    /// sequence. The result then depends on the passes since the last prompt or truncation too, but
+    /// not on memory, lanes or the order of reads.
+    pub absent_loss_pml: u16,
     /// What is left out, for comparison.
     pub without: Without,
 }
@@ -78,6 +85,7 @@ impl Default for ColdOptions {
             gap: 1,
             reads: COLD_READS_MAX,
             guesses: COLD_READS_MAX / 4 * 3,
+            absent_loss_pml: 0,
             without: Without {
                 bundles: false,
                 cache: false,
@@ -177,6 +185,11 @@ pub enum PlanError {
         /// The most there can be.
         max: usize,
     },
+    /// Several sequences, and neurons are left out that one did not need lately.
+    AbsentLoss {
+        /// Sequences asked for.
+        sequences: usize,
+    },
     /// The image has no predictors, or not for every section.
     Predictors,
     /// The image has no statistics, and so no thresholds.
@@ -206,6 +219,11 @@ impl core::fmt::Display for PlanError {
             Self::Sequences { have, max } => {
                 write!(f, "{have} sequences were asked for, 1 to {max} can be")
             }
+            Self::AbsentLoss { sequences } => write!(
+                f,
+                "{sequences} sequences were asked for; where neurons are left out that were not \
+                 needed lately there can be only one"
+            ),
             Self::Predictors => write!(
                 f,
                 "the image has no predictors, or not for every layer and expert; \
@@ -255,6 +273,10 @@ impl Plan {
                 have: options.sequences,
                 max: SEQUENCES_MAX,
             });
+        }
+        let sequences = options.sequences;
+        if options.mode == Mode::Predict && options.cold.absent_loss_pml > 0 && sequences > 1 {
+            return Err(PlanError::AbsentLoss { sequences });
         }
         if options.mode == Mode::Predict && predictor_sizes(image).is_none() {
             return Err(PlanError::Predictors);

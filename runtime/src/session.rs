@@ -13,7 +13,7 @@ use crate::kv::{KvCache, Place};
 use crate::limits::{EMBED_SLOTS_MAX, SEQUENCES_MAX};
 use crate::model::Model;
 use crate::plan::Plan;
-use crate::sparse::Sparse;
+use crate::sparse::{Recency, Sparse};
 use crate::stats::Stats;
 use crate::stream::{ReadBuffers, Stream};
 use crate::weights::Weights;
@@ -203,7 +203,31 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
 
     /// Forgets all tokens from position `pos` on.
     pub fn truncate(&mut self, pos: usize) {
-        self.positions[self.sequence] = self.pos().min(pos);
+        if pos < self.pos() {
+            self.positions[self.sequence] = pos;
+            if let Some(recency) = self.recency() {
+                recency.forget();
+            }
+        }
+    }
+
+    /// Some passes begin that are one call: none of them counts if one fails.
+    fn begin_call(&mut self) {
+        if let Some(recency) = self.recency() {
+            recency.begin_call();
+        }
+    }
+
+    /// The call failed.
+    fn take_back(&mut self) {
+        self.astray = true;
+        if let Some(recency) = self.recency() {
+            recency.take_back();
+        }
+    }
+
+    fn recency(&mut self) -> Option<&mut Recency<'m>> {
+        self.model.sparse.as_mut()?.recency()
     }
 
     /// Counters since the start.

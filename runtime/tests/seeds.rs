@@ -210,6 +210,8 @@ fn drawn_options(case: &Case, random: &mut Random) -> PlanOptions {
         gap: below(6),
         reads: 1 + below(64),
         guesses: below(64),
+        // Texts are too short for it to matter; `absent.rs` has longer ones.
+        absent_loss_pml: 0,
         without,
     };
     let lanes = 1 + below(3);

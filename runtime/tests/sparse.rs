@@ -161,6 +161,7 @@ fn memory_lanes_policy_and_order_never_change_a_bit() {
                 gap: seed as usize % 5,
                 reads: 1 + (seed as usize * 7) % 64,
                 guesses: (seed as usize * 5) % 64,
+                absent_loss_pml: 0,
                 without: Without {
                     bundles: seed % 7 == 0,
                     cache: seed % 5 == 0,

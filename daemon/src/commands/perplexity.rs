@@ -43,6 +43,10 @@ pub fn run(args: &PerplexityArgs) -> Result<()> {
     let (ids, bos) = text_ids(&model, args, context)?;
     options.context = Some(context);
     options.logits_rows = ROWS;
+    if options.mode == Mode::Predict && options.cold.absent_loss_pml > 0 {
+        // What is left out depends on the passes before, which have one token in decoding.
+        (options.batch_tokens, options.logits_rows) = (Some(1), 1);
+    }
     let have = ids.len() / context;
     let chunks = args.chunks.map_or(have, |chunks| chunks.min(have));
     ensure!(

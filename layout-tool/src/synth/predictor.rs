@@ -11,7 +11,7 @@ use tessera_kernels::{
     Activations, BLOCK, Kernels, QUANTIZE_SCRATCH_BYTES, Rows, WeightType, dequantize_row,
     interleave,
 };
-use tessera_runtime::format::{PredictorLayout, Quality};
+use tessera_runtime::format::{Cuts, PredictorLayout, Quality};
 
 use super::design::Design;
 use super::random::{Random, Role};
@@ -274,19 +274,23 @@ fn margin(mut pairs: Vec<(f32, f64)>, recall: f64) -> f32 {
 /// Recall, precision and share of scores above zero.
 fn quality(pairs: impl Iterator<Item = (f32, f64)>) -> Quality {
     let (mut all, mut active, mut magnitude) = (0.0, 0.0, 0.0);
-    let (mut predicted, mut right, mut found) = (0.0, 0.0, 0.0);
+    let (mut predicted, mut right, mut found) = (0.0, Vec::new(), 0.0);
     for (score, hidden) in pairs {
         let alive = f64::from(u8::from(hidden > 0.0));
         (all, active, magnitude) = (all + 1.0, active + alive, magnitude + hidden);
         if score > 0.0 {
-            (predicted, right, found) = (predicted + 1.0, right + alive, found + hidden);
+            (predicted, found) = (predicted + 1.0, found + hidden);
+            if hidden > 0.0 {
+                right.push((score, hidden as f32));
+            }
         }
     }
     let share = |part: f64, of: f64| (part / of.max(f64::MIN_POSITIVE)) as f32;
     Quality {
         recall: share(found, magnitude),
-        precision: share(right, predicted),
+        precision: share(right.len() as f64, predicted),
         active_share: share(active, all),
+        cuts: Some(Cuts::of(&mut right, magnitude)),
     }
 }
 
@@ -305,6 +309,9 @@ mod tests {
             )
         };
         assert_eq!(shifted(0.0).recall, 0.9);
+        // Of 100 without the ten that are not predicted: none of 90 may go.
+        assert_eq!(shifted(0.0).cuts, Some(Cuts([0.0; 8])));
+        assert_eq!(shifted(1.25).cuts.map(|cuts| cuts.score(100)), Some(0.25));
         assert_eq!(shifted(margin(pairs.clone(), 0.9)).recall, 0.99);
         let all = shifted(margin(pairs.clone(), 1.0));
         assert_eq!(

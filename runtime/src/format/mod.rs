@@ -5,6 +5,7 @@
 //! after [`Image::new_checked`] no accessor can fail.
 
 mod bundle;
+mod cuts;
 mod error;
 mod field;
 mod image;
@@ -16,6 +17,7 @@ mod superblock;
 mod vectors;
 
 pub use bundle::{BundleLayout, BundleParts, BundleReader, Bundles, FfnMatrix, PartRanges};
+pub use cuts::Cuts;
 pub use error::FormatError;
 pub use image::{Image, UnitId};
 pub use matrix::{FfnMap, MatrixMap, TileLayout, choose_tile_rows};

@@ -8,6 +8,7 @@ use core::ops::Range;
 
 use tessera_kernels::{BLOCK, Rows, WeightType};
 
+use super::cuts::Cuts;
 use super::field::{f32_at, put_u32, u32_at};
 use crate::limits::{DIM_MAX, FFN_DIM_MAX, PREDICTOR_RANK_MAX};
 
@@ -24,6 +25,8 @@ mod at {
     pub const RECALL: usize = 16;
     pub const PRECISION: usize = 20;
     pub const ACTIVE_SHARE: usize = 24;
+    pub const CUTS: usize = 28;
+    pub const HAS_CUTS: usize = 60;
 }
 
 /// Sizes of a predictor, and so where its parts stand.
@@ -50,6 +53,8 @@ pub struct Quality {
     pub precision: f32,
     /// Share of the neurons that are active, 0 to 1.
     pub active_share: f32,
+    /// What leaving out neurons with low scores costs; `None` in images of earlier versions.
+    pub cuts: Option<Cuts>,
 }
 
 /// Why a predictor was refused.
@@ -72,6 +77,10 @@ pub enum PredictorError {
         /// What it should be, or the most that it may be.
         want: u32,
     },
+    /// Scores of losses that are no ascending numbers.
+    Cuts,
+    /// Neurons are to be left out, and the predictor does not say what that costs.
+    NoCuts,
 }
 
 impl core::fmt::Display for PredictorError {
@@ -84,6 +93,11 @@ impl core::fmt::Display for PredictorError {
             Self::Field { what, have, want } => {
                 write!(f, "{what} of the predictor is {have}, not {want}")
             }
+            Self::Cuts => f.write_str("the predictor's scores of losses do not ascend"),
+            Self::NoCuts => f.write_str(
+                "the predictor does not say what leaving out neurons costs; layout-tool profile \
+                 makes an image whose predictors do",
+            ),
         }
     }
 }
@@ -163,6 +177,10 @@ impl PredictorLayout {
         ] {
             put_u32(bytes, at, share.to_bits());
         }
+        if let Some(cuts) = quality.cuts {
+            cuts.write(bytes, at::CUTS);
+            put_u32(bytes, at::HAS_CUTS, 1);
+        }
         let places = self.places();
         bytes[places.first_codes].copy_from_slice(first.0);
         bytes[places.first_scales].copy_from_slice(first.1);
@@ -212,6 +230,9 @@ impl PredictorLayout {
                     want: WeightType::Q8 as u32,
                 })
         };
+        if cuts_of(bytes).is_some_and(|cuts| cuts.is_none()) {
+            return Err(PredictorError::Cuts);
+        }
         let layout = PredictorLayout {
             rank,
             dim,
@@ -260,13 +281,23 @@ impl PredictorLayout {
 
 impl Quality {
     /// What the header of a section says.
+    ///
+    /// # Panics
+    /// If `bytes` are fewer than a header.
     pub fn of(bytes: &[u8]) -> Self {
         Quality {
             recall: f32_at(bytes, at::RECALL),
             precision: f32_at(bytes, at::PRECISION),
             active_share: f32_at(bytes, at::ACTIVE_SHARE),
+            cuts: cuts_of(bytes).flatten(),
         }
     }
+}
+
+/// What stands in a header for the cost of leaving out neurons, if anything does; `None` inside
+/// where that is unsound.
+fn cuts_of(bytes: &[u8]) -> Option<Option<Cuts>> {
+    (u32_at(bytes, at::HAS_CUTS) != 0).then(|| Cuts::parse(bytes, at::CUTS))
 }
 
 /// The parts of a predictor.
@@ -301,6 +332,7 @@ mod tests {
             recall: 0.99,
             precision: 0.5,
             active_share: 0.125,
+            cuts: Some(Cuts([0.0, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.5])),
         };
         layout.write(
             quality,
@@ -319,6 +351,7 @@ mod tests {
         let quality = Quality::of(&bytes);
         assert_eq!((quality.recall, quality.precision), (0.99, 0.5));
         assert_eq!(quality.active_share, 0.125);
+        assert_eq!(quality.cuts.map(|cuts| cuts.score(50)), Some(0.4));
         let aligned: std::vec::Vec<u32> = bytes
             .chunks_exact(4)
             .map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]]))
@@ -365,5 +398,11 @@ mod tests {
                 "{value} at {at}"
             );
         }
+        let mut wrong = bytes.clone();
+        put_u32(&mut wrong, at::CUTS + 28, f32::NAN.to_bits());
+        assert_eq!(parse(&wrong), Err(PredictorError::Cuts));
+        put_u32(&mut wrong, at::HAS_CUTS, 0);
+        assert_eq!(parse(&wrong), Ok(layout()));
+        assert_eq!(Quality::of(&wrong).cuts, None);
     }
 }

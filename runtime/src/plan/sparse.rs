@@ -92,6 +92,7 @@ impl Draft<'_> {
             hot_clusters,
             predictor_bytes,
             rank,
+            absent_loss_pml: options.absent_loss_pml,
             cold: ColdSizes {
                 n_bundles: shape.n_layers * shape.n_ffns() * shape.ffn_dim / shape.bundle_neurons,
                 n_slots,

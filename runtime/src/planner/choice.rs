@@ -21,6 +21,8 @@ pub struct ColdWish {
     pub reads: Option<usize>,
     /// Reads in flight up to which more are begun for the next layer.
     pub guesses: Option<usize>,
+    /// See [`ColdOptions::absent_loss_pml`].
+    pub absent_loss_pml: u16,
     /// What is left out, for comparison.
     pub without: Without,
 }
@@ -44,6 +46,7 @@ impl ColdWish {
             gap: self.gap.unwrap_or(options.gap),
             reads: self.reads.unwrap_or(options.reads),
             guesses: self.guesses.unwrap_or(options.guesses),
+            absent_loss_pml: self.absent_loss_pml,
             without: self.without,
         }
     }

@@ -35,10 +35,12 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     fn append_with(&mut self, tokens: &[u32], kind: Kind<'_>) -> Result<&[f32], SessionError> {
         self.check_tokens(tokens)?;
         let begun_at = self.pos();
+        self.begin_call();
         match self.append_all(tokens, kind) {
             Ok(()) => Ok(self.logits()),
             Err(error) => {
-                (self.positions[self.sequence], self.astray) = (begun_at, true);
+                self.positions[self.sequence] = begun_at;
+                self.take_back();
                 Err(error)
             }
         }
@@ -80,9 +82,11 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
     ) -> Result<(), SessionError> {
         self.check_tokens(tokens)?;
         let begun_at = self.pos();
+        self.begin_call();
         let result = self.each_all(tokens, from, visit);
         if result.is_err() {
-            (self.positions[self.sequence], self.astray) = (begun_at, true);
+            self.positions[self.sequence] = begun_at;
+            self.take_back();
         }
         result
     }

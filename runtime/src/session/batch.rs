@@ -22,6 +22,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
         visit: &mut dyn FnMut(usize, Logits<'_>),
     ) -> Result<(), SessionError> {
         self.check_steps(steps)?;
+        self.begin_call();
         let result = self.decode_all(steps, visit);
         match result {
             Ok(()) => {
@@ -29,7 +30,7 @@ impl<'m, F: Flash<'m>, C: Cores, K: Clock> Session<'m, F, C, K> {
                     self.positions[sequence] += 1;
                 }
             }
-            Err(_) => self.astray = true,
+            Err(_) => self.take_back(),
         }
         result
     }

@@ -12,6 +12,7 @@ use crate::product::multiply;
 use crate::work::Lane;
 
 use super::foresight::Ahead;
+use super::recency;
 
 /// Place of a bundle that no token needs.
 pub const NOWHERE: u32 = u32::MAX;
@@ -46,6 +47,14 @@ impl Cluster<'_> {
             self.needed[self.n_needed] = bundle as u32;
             self.places[self.n_needed] = NOWHERE;
             self.n_needed += usize::from(masks.iter().any(|&mask| mask != 0));
+        }
+    }
+
+    /// Notes the needed bundles, `k` neurons each, in `ages`, those of the section's bundles.
+    pub fn note_needed(&self, ages: &mut [u8], k: usize) {
+        let ages = &mut ages[self.first / k..];
+        for &bundle in &self.needed[..self.n_needed] {
+            ages[bundle as usize] = 0;
         }
     }
 
@@ -88,13 +97,37 @@ pub struct Stages<'a> {
     /// The tokens.
     pub x: &'a Activations<'a>,
     /// Which neurons a token needs.
-    pub predictor: Second<'a>,
+    pub predictor: &'a Second<'a>,
     /// Which neurons it is likely to need in the next section.
-    pub next: Option<Second<'a>>,
+    pub next: Option<&'a Second<'a>>,
+    /// Passes since each bundle of the section was needed; empty where that does not matter.
+    pub ages: &'a [u8],
+    /// The same of the next section.
+    pub next_ages: &'a [u8],
 }
 
-/// A predictor, and what its first layer gave: inputs of its second layer (tokens, rank).
-pub type Second<'a> = (Predictor<'a>, Activations<'a>);
+/// A predictor whose first layer is computed.
+pub struct Second<'a> {
+    /// The predictor.
+    pub predictor: Predictor<'a>,
+    /// What its first layer gave: inputs of its second layer (tokens, rank).
+    pub low: Activations<'a>,
+    /// Score that neurons must exceed whose bundles are taken to be in flash.
+    pub absent_score: f32,
+}
+
+impl Second<'_> {
+    /// Scores that neurons of the bundles from `first` on must exceed to be needed, bundle by
+    /// bundle; `ages` are those of the section's, if any are kept.
+    fn least(&self, ages: &[u8], first: usize) -> impl Iterator<Item = f32> {
+        let least = |age: &u8| match recency::is_near(*age) {
+            true => 0.0,
+            false => self.absent_score,
+        };
+        let ages = ages.iter().skip(first);
+        ages.map(least).chain(core::iter::repeat(0.0))
+    }
+}
 
 /// The bytes of a bundle, kept from being evicted by their user.
 pub enum Held<'a> {
@@ -140,11 +173,19 @@ impl<'a> Stages<'a> {
     #[inline(never)]
     pub fn predict(&self, cluster: &mut Cluster<'_>, lane: &mut Lane<'_>) {
         let first = cluster.first;
-        let bias = self.scores(&self.predictor, first, cluster.gates, lane.bytes);
-        let scores = cluster.gates.chunks_exact(self.tokens());
-        for ((mask, scores), bias) in cluster.masks.iter_mut().zip(scores).zip(bias) {
-            let bits = scores.iter().rev();
-            *mask = bits.fold(0, |mask, score| mask << 1 | u8::from(score + bias > 0.0));
+        let bias = self.scores(self.predictor, first, cluster.gates, lane.bytes);
+        let (k, tokens) = (self.map.bundle.neurons, self.tokens());
+        let masks = cluster.masks.chunks_exact_mut(k);
+        let bundles = masks.zip(cluster.gates.chunks_exact(k * tokens));
+        let bundles = bundles
+            .zip(bias.chunks_exact(k))
+            .zip(self.predictor.least(self.ages, first / k));
+        for (((masks, scores), bias), least) in bundles {
+            let neurons = masks.iter_mut().zip(scores.chunks_exact(tokens)).zip(bias);
+            for ((mask, scores), bias) in neurons {
+                let bits = scores.iter().rev();
+                *mask = bits.fold(0, |mask, score| mask << 1 | u8::from(score + bias > least));
+            }
         }
         cluster.list_needed(self.map.bundle.neurons);
     }
@@ -152,12 +193,13 @@ impl<'a> Stages<'a> {
     /// Scores (neurons, tokens) from neuron `first` on, without the bias, which is returned.
     fn scores<'p>(
         &self,
-        (predictor, low): &Second<'p>,
+        second: &Second<'p>,
         first: usize,
         out: &mut [f32],
         scratch: &mut [u8],
     ) -> &'p [f32] {
         let neurons = out.len() / self.tokens();
+        let Second { predictor, low, .. } = second;
         let rows = predictor.second.slice(first, neurons);
         multiply(self.kernels, &rows, low, out, scratch);
         &predictor.bias[first..first + neurons]
@@ -166,17 +208,19 @@ impl<'a> Stages<'a> {
     /// Notes which bundles of a cluster of the next section a token is likely to need.
     #[inline(never)]
     pub fn foresee(&self, ahead: &mut Ahead<'_>, lane: &mut Lane<'_>) {
-        let Some(next) = &self.next else { return };
+        let Some(next) = self.next else { return };
         let (k, tokens) = (self.map.bundle.neurons, self.tokens());
         let at_once = lane.floats.len() / (GROUP * tokens) * GROUP / k;
         let mut first = ahead.first;
+        let mut least = next.least(self.next_ages, first / k);
         for likely in ahead.likely.chunks_mut(at_once) {
             let scores = &mut lane.floats[..likely.len() * k * tokens];
             let bias = self.scores(next, first, scores, lane.bytes);
             let bundles = scores.chunks_exact(k * tokens).zip(bias.chunks_exact(k));
-            for (likely, (scores, bias)) in likely.iter_mut().zip(bundles) {
+            for ((likely, (scores, bias)), least) in likely.iter_mut().zip(bundles).zip(&mut least)
+            {
                 let mut all = scores.chunks_exact(tokens).zip(bias);
-                let any = all.any(|(scores, bias)| scores.iter().any(|score| score + bias > 0.0));
+                let any = all.any(|(scores, bias)| scores.iter().any(|score| score + bias > least));
                 *likely = u8::from(any);
             }
             first += likely.len() * k;

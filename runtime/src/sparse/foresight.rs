@@ -169,11 +169,11 @@ impl Expected<'_> {
     /// The clusters with these indices, nothing known of them yet, and where to note what is
     /// guessed of them.
     #[inline(never)]
-    pub fn clusters(
-        &mut self,
+    pub fn clusters<'a>(
+        &'a mut self,
         shape: &Shape,
         indices: Range<usize>,
-    ) -> (AheadClusters<'_>, Option<Guesses<'_>>) {
+    ) -> (AheadClusters<'a>, Option<Guesses<'a>>) {
         let full = shape.cluster_neurons;
         let pieces = self.likely.chunks_mut(full / shape.bundle_neurons);
         let clusters = pieces.enumerate().skip(indices.start).take(indices.len());

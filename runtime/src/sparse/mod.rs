@@ -18,6 +18,7 @@ mod one;
 mod owner;
 mod predictors;
 mod reads;
+mod recency;
 mod shrink;
 mod team;
 mod window;
@@ -31,6 +32,7 @@ use tessera_kernels::Activations;
 pub use books::{Cold, ColdSizes};
 use predictors::Predictors;
 pub use predictors::sizes as predictor_sizes;
+pub use recency::Recency;
 pub use window::bytes as window_bytes;
 
 use crate::arena::{Arena, OutOfMemory, carved_bytes};
@@ -61,6 +63,8 @@ pub struct SparseSizes {
     pub predictor_bytes: usize,
     /// Bound of their rank.
     pub rank: usize,
+    /// See [`ColdOptions::absent_loss_pml`](crate::plan::ColdOptions::absent_loss_pml).
+    pub absent_loss_pml: u16,
     /// The cold segment.
     pub cold: ColdSizes,
 }
@@ -76,6 +80,10 @@ impl SparseSizes {
                 0 => 0,
                 _ => foresight::bytes(shape),
             }
+            + match self.absent_loss_pml {
+                0 => 0,
+                _ => recency::bytes(self.cold.n_bundles),
+            }
     }
 }
 
@@ -87,6 +95,7 @@ pub struct Sparse<'m> {
     pub cold: Cold<'m>,
     window: Window<'m>,
     foresight: Option<Foresight<'m>>,
+    recency: Option<Recency<'m>>,
 }
 
 /// One section to compute.
@@ -106,15 +115,18 @@ impl<'m> Sparse<'m> {
         image: &Image<'_>,
         sizes: SparseSizes,
     ) -> Result<Self, OutOfMemory> {
-        let (bytes, rank) = (sizes.predictor_bytes, sizes.rank);
         Ok(Sparse {
             sizes,
-            predictors: Predictors::take(arena, image, bytes, rank)?,
+            predictors: Predictors::take(arena, image, &sizes)?,
             cold: Cold::take(arena, sizes.cold)?,
             window: Window::take(arena, image.shape(), sizes.tokens)?,
             foresight: match sizes.cold.guesses {
                 0 => None,
                 _ => Some(Foresight::take(arena, image.shape())?),
+            },
+            recency: match sizes.absent_loss_pml {
+                0 => None,
+                _ => Some(Recency::take(arena, sizes.cold.n_bundles)?),
             },
         })
     }
@@ -131,8 +143,16 @@ impl<'m> Sparse<'m> {
         self.predictors.load(weights, clock)
     }
 
+    /// Of bundles that were needed lately, if it matters which they are.
+    pub fn recency(&mut self) -> Option<&mut Recency<'m>> {
+        self.recency.as_mut()
+    }
+
     /// A pass begins.
     pub fn begin_pass(&mut self) {
+        if let Some(recency) = &mut self.recency {
+            recency.begin_pass();
+        }
         if let Some(foresight) = &mut self.foresight {
             foresight.begin_pass();
         }
@@ -187,16 +207,10 @@ impl<'m> Sparse<'m> {
         let next = expected.as_ref().map(|next| (next.section, &next.x));
         let predictors = &mut self.predictors;
         let (predictor, next) = predictors.begin(machine, lanes, map.neurons, (index, x), next);
-        let stages = Stages {
-            map,
-            reader: resident.reader,
-            resident: resident.bytes,
-            slots: &self.cold.slots,
-            kernels: machine.kernels,
-            activation: shape.activation,
-            x,
-            predictor,
-            next,
+        let n_bundles = shape.ffn_dim / shape.bundle_neurons;
+        let (ages, next_ages) = match &mut self.recency {
+            Some(recency) => recency.of(index, n_bundles),
+            None => Default::default(),
         };
         let map_of = |section: usize| image.ffn(section / shape.n_ffns(), section % shape.n_ffns());
         let place = Place::new(&shape, index, prefix, &map_of, machine.kernels.crc32c);
@@ -206,6 +220,19 @@ impl<'m> Sparse<'m> {
         let mut from = 0;
         while from < shape.n_clusters() {
             let to = (from + at_once).min(shape.n_clusters());
+            let stages = Stages {
+                map,
+                reader: resident.reader,
+                resident: resident.bytes,
+                slots: &self.cold.slots,
+                kernels: machine.kernels,
+                activation: shape.activation,
+                x,
+                predictor: &predictor,
+                next: next.as_ref(),
+                ages,
+                next_ages,
+            };
             let clusters = self.window.clusters(&shape, from..to, x.tokens(), partials);
             let first_cold = from.max(self.sizes.hot_clusters);
             let (ahead, guesses) = match &mut expected {
@@ -225,6 +252,12 @@ impl<'m> Sparse<'m> {
             };
             if let Some(error) = compute(machine, lanes, &stages, owner) {
                 return Err(error.named(&image));
+            }
+            if !ages.is_empty() {
+                let k = shape.bundle_neurons;
+                clusters
+                    .iter()
+                    .for_each(|one| one.lock().note_needed(ages, k));
             }
             drop(clusters);
             let partials = &partials[..(to - from) * sum.len()];

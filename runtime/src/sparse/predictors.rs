@@ -4,12 +4,13 @@ use tessera_hal::{Clock, Cores, Flash};
 use tessera_kernels::Activations;
 
 use crate::arena::{Arena, OutOfMemory, carved_bytes};
-use crate::format::{Image, PredictorLayout, SectionKind};
+use crate::format::{Image, PredictorError, PredictorLayout, Quality, SectionKind};
 use crate::limits::{FEW_TOKENS_MAX, JOBS_MAX, PREDICTOR_RANK_MAX};
 use crate::product::{Machine, multiply};
 use crate::weights::{Weights, WeightsError};
 use crate::work::{Inputs, Lanes};
 
+use super::SparseSizes;
 use super::cluster::Second;
 
 /// Predictors begin at multiples of this in memory.
@@ -37,6 +38,8 @@ pub struct Predictors<'m> {
     /// Where each begins in `bytes`; one more for the end.
     starts: &'m mut [u64],
     bytes: &'m mut [u8],
+    /// See [`SparseSizes::absent_loss_pml`].
+    absent_loss_pml: u16,
     /// For the section that is computed, and for the next.
     rooms: [Room<'m>; 2],
 }
@@ -69,10 +72,9 @@ impl<'m> Predictors<'m> {
     pub fn take(
         arena: &mut Arena<'m>,
         image: &Image<'_>,
-        bytes: usize,
-        rank: usize,
+        sizes: &SparseSizes,
     ) -> Result<Self, OutOfMemory> {
-        let shape = image.shape();
+        let (shape, rank) = (image.shape(), sizes.rank);
         let sections = shape.n_layers * shape.n_ffns();
         let starts = arena.take(sections + 1)?;
         let mut at = 0;
@@ -85,12 +87,16 @@ impl<'m> Predictors<'m> {
         }
         Ok(Predictors {
             starts,
-            bytes: arena.take(bytes)?,
+            bytes: arena.take(sizes.predictor_bytes)?,
+            absent_loss_pml: sizes.absent_loss_pml,
             rooms: [Room::take(arena, rank)?, Room::take(arena, rank)?],
         })
     }
 
     /// Reads and checks every predictor.
+    ///
+    /// # Errors
+    /// One that cannot be read, or is damaged, or wrong; [`PredictorError::NoCuts`].
     pub fn load<'f, F: Flash<'f>>(
         &mut self,
         weights: &mut Weights<'f, F>,
@@ -106,12 +112,18 @@ impl<'m> Predictors<'m> {
             let start = self.starts[section] as usize;
             let bytes = &mut self.bytes[start..start + entry.data_bytes as usize];
             weights.read_blob(&entry, bytes, clock)?;
-            let parsed = PredictorLayout::parse(bytes, shape.dim, shape.ffn_dim);
-            parsed.map_err(|error| WeightsError::Predictor {
-                layer: layer as u32,
-                expert: expert as u32,
-                error,
-            })?;
+            PredictorLayout::parse(bytes, shape.dim, shape.ffn_dim)
+                .and_then(
+                    |_| match self.absent_loss_pml > 0 && Quality::of(bytes).cuts.is_none() {
+                        true => Err(PredictorError::NoCuts),
+                        false => Ok(()),
+                    },
+                )
+                .map_err(|error| WeightsError::Predictor {
+                    layer: layer as u32,
+                    expert: expert as u32,
+                    error,
+                })?;
         }
         Ok(())
     }
@@ -150,7 +162,11 @@ impl<'m> Predictors<'m> {
         let predictors = sections.map(|(section, x)| {
             let bytes = &bytes[starts[section] as usize..starts[section + 1] as usize];
             match PredictorLayout::parse(bytes, x.cols(), neurons) {
-                Ok(layout) => (layout.rank, layout.view(bytes)),
+                Ok(layout) => {
+                    let cuts = Quality::of(bytes).cuts;
+                    let score = cuts.map_or(0.0, |cuts| cuts.score(self.absent_loss_pml));
+                    (layout.rank, layout.view(bytes), score)
+                }
                 Err(error) => panic!("the predictor was checked: {error}"),
             }
         });
@@ -187,8 +203,12 @@ impl<'m> Predictors<'m> {
         }
         let rooms = &self.rooms;
         core::array::from_fn(|which| {
-            let ((rank, predictor), x) = (predictors[which], sections[which].1);
-            (predictor, rooms[which].inputs.view(x.tokens(), rank))
+            let (rank, predictor, absent_score) = predictors[which];
+            Second {
+                predictor,
+                low: rooms[which].inputs.view(sections[which].1.tokens(), rank),
+                absent_score,
+            }
         })
     }
 }

@@ -5,9 +5,9 @@
 use tessera_kernels::quantize::quantize_row;
 use tessera_kernels::{Activation, Kernels, WeightType};
 use tessera_runtime::format::{
-    BATCHES, BundleLayout, CACHES, ENTRY_BYTES, MatrixMap, NO_INDEX, PREFIXES, PredictorLayout,
-    Quality, SECTION_ALIGN_BYTES, SUPERBLOCK_BYTES, Section, SectionKind, Statistics,
-    StatisticsSource, Superblock, TileLayout, VectorsLayout,
+    BATCHES, BundleLayout, CACHES, Cuts, ENTRY_BYTES, MatrixMap, NO_INDEX, PREFIXES,
+    PredictorLayout, Quality, SECTION_ALIGN_BYTES, SUPERBLOCK_BYTES, Section, SectionKind,
+    Statistics, StatisticsSource, Superblock, TileLayout, VectorsLayout,
 };
 use tessera_runtime::limits::EOS_MAX;
 use tessera_runtime::shape::Shape;
@@ -244,6 +244,10 @@ impl Writer {
             recall: 1.0,
             precision: 1.0,
             active_share: 1.0,
+            cuts: match which {
+                Predictors::All => None,
+                _ => Some(Cuts(Cuts::LOSSES_PML.map(|loss| f32::from(loss) / 250.0))),
+            },
         };
         let mut data = vec![0; layout.bytes()];
         let (first, second) = ((&first.0[..], &first.1[..]), (&second.0[..], &second.1[..]));

@@ -3,7 +3,7 @@
 use tessera_kernels::{
     Activations, BLOCK, Kernels, QUANTIZE_SCRATCH_BYTES, Rows, WeightType, interleave,
 };
-use tessera_runtime::format::{PredictorLayout, Quality};
+use tessera_runtime::format::{Cuts, PredictorLayout, Quality};
 
 use super::linalg::Matrix;
 use super::train::Floats;
@@ -185,11 +185,12 @@ impl Held {
 
     fn quality(&self, activity: &Activity, bias: &[f32]) -> (Quality, f64) {
         let mut found = 0.0;
-        let mut right = 0u64;
+        let mut right = Vec::new();
         for &(row, neuron, mass) in &self.active {
-            if self.score(bias, row, neuron) > 0.0 {
+            let score = self.score(bias, row, neuron);
+            if score > 0.0 {
                 found += f64::from(mass);
-                right += 1;
+                right.push((score, mass));
             }
         }
         let predicted: usize = self
@@ -205,8 +206,9 @@ impl Held {
         let places = (activity.rows() - self.first_row) * activity.neurons;
         let quality = Quality {
             recall: share(found, self.mass, 1.0),
-            precision: share(right as f64, predicted as f64, 1.0),
+            precision: share(right.len() as f64, predicted as f64, 1.0),
             active_share: share(self.active.len() as f64, places as f64, 0.0),
+            cuts: Some(Cuts::of(&mut right, self.mass)),
         };
         (quality, predicted as f64 / places.max(1) as f64)
     }

@@ -166,6 +166,7 @@ mod tests {
             recall,
             precision,
             active_share,
+            cuts,
         } = Quality::of(&bytes);
         assert_eq!(layout.rank, 32);
         assert!(recall >= 0.99, "{recall}");
@@ -177,8 +178,9 @@ mod tests {
         assert_eq!(view.bias[5], f32::NEG_INFINITY);
         // Recall by the runtime's own arithmetic, one token at a time.
         let kernels = Kernels::SCALAR;
+        let cut = cuts.expect("they are measured").score(50);
         let mut masses = activity.masses.iter();
-        let (mut found, mut all) = (0.0, 0.0);
+        let (mut found, mut low, mut all) = (0.0, 0.0, 0.0);
         for row in activity.held_row..activity.rows() {
             let codes = &activity.codes[row * dim..][..dim];
             let scales = &activity.scales[row * dim / BLOCK..][..dim / BLOCK];
@@ -201,12 +203,15 @@ mod tests {
             for neuron in activity.active(row) {
                 let mass = f64::from(*masses.next().unwrap());
                 all += mass;
-                if scores[neuron] + view.bias[neuron] > 0.0 {
+                let score = scores[neuron] + view.bias[neuron];
+                if score > 0.0 {
                     found += mass;
+                    low += if score <= cut { mass } else { 0.0 };
                 }
             }
         }
         assert_eq!((found / all) as f32, recall);
+        assert!((0.02..=0.05).contains(&(low / all)), "{low} of {all}");
         assert!(fit(&Activity::from_rows(32, []), Vec::new(), 0.99, 1).is_none());
     }
 }
