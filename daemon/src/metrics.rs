@@ -5,6 +5,7 @@ use tessera_hal::linux::peak_resident_bytes;
 use tessera_runtime::stats::Stats;
 
 use crate::engine::{EngineReport, LinuxSession};
+use crate::options::share_of;
 
 /// Times and counters of the tokens of one run.
 #[derive(Debug, Default)]
@@ -90,16 +91,12 @@ impl Recorder {
                 .plan()
                 .sizes
                 .sparse
-                .map(|sparse| share(sparse.absent_loss_pml)),
+                .map(|sparse| share_of(sparse.absent_loss_pml)),
             cold: report.cold.clone(),
             predicted_tokens_per_s: report.predicted_tokens_per_s,
             logits_digest: None,
         }
     }
-}
-
-fn share(pml: u16) -> f64 {
-    f64::from(pml) / 1000.0
 }
 
 fn rate(count: usize, ns: u64) -> Option<f64> {

@@ -151,9 +151,10 @@ pub struct ColdArgs {
     /// [default: 48]
     #[arg(long, value_name = "READS")]
     pub speculate: Option<u8>,
-    /// Leave out neurons that were not needed lately, and so are hardly in memory, as long as such
-    /// carried no more than this share of the activations' magnitude in calibration: 0.001, 0.002,
-    /// 0.005, 0.01, 0.02, 0.05, 0.1 or 0.2 (others are rounded down). Fewer reads, other results.
+    /// Leave out neurons that were not needed lately, and so are hardly in memory, where their
+    /// scores are so low that all predicted neurons with such scores carried no more than this
+    /// share of the activations' magnitude in calibration: 0.001, 0.002, 0.005, 0.01, 0.02, 0.05,
+    /// 0.1 or 0.2 (others are rounded down). Fewer reads, other results.
     #[arg(long, value_name = "SHARE", value_parser = parse_loss)]
     pub absent_loss: Option<u16>,
     /// Reads in flight.
@@ -201,12 +202,16 @@ fn parse_loss(text: &str) -> Result<u16, String> {
     // As 0.02 is a little less than 20 thousandths.
     match (f64::from(least)..=f64::from(most)).contains(&pml) {
         true => Ok((pml + 1e-6) as u16),
-        false => Err(format!(
-            "{share} is not from {} to {}",
-            f64::from(least) / 1000.0,
-            f64::from(most) / 1000.0
-        )),
+        false => {
+            let (least, most) = (share_of(least), share_of(most));
+            Err(format!("{share} is not from {least} to {most}"))
+        }
     }
+}
+
+/// Thousandths as a share.
+pub fn share_of(pml: u16) -> f64 {
+    f64::from(pml) / 1000.0
 }
 
 /// Token ids, comma separated.
@@ -569,12 +574,12 @@ impl BenchArgs {
 
 #[cfg(test)]
 mod tests {
-    use super::parse_loss;
+    use super::{parse_loss, share_of};
 
     #[test]
     fn losses_are_thousandths() {
         for pml in [1, 2, 5, 10, 20, 50, 100, 200] {
-            assert_eq!(parse_loss(&(f64::from(pml) / 1000.0).to_string()), Ok(pml));
+            assert_eq!(parse_loss(&share_of(pml).to_string()), Ok(pml));
         }
         assert_eq!(parse_loss("0.0199"), Ok(19));
         for text in ["0", "0.0009", "0.21", "-1", "NaN", "inf", "x", ""] {

@@ -17,6 +17,7 @@ use tessera_runtime::{ColdOptions, KvType, Plan, PlanError, PlanOptions};
 
 use crate::engine::{CONTEXT_DEFAULT, EngineOptions, Kv, OpenImage, SPARE_BYTES};
 use crate::environment::variable;
+use crate::options::share_of;
 use crate::profile::ProfileFile;
 
 /// Bytes of a predictor's header.
@@ -116,7 +117,7 @@ impl fmt::Display for ColdLine {
             of(wish.policy.map(drop), format!("policy {policy}")),
         ];
         if options.absent_loss_pml > 0 {
-            let loss = f64::from(options.absent_loss_pml) / 1000.0;
+            let loss = share_of(options.absent_loss_pml);
             parts.push(format!(
                 "those not needed lately left out at a loss of {loss}"
             ));

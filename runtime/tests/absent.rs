@@ -185,10 +185,24 @@ fn calls_that_were_cancelled_do_not_count() {
                 });
                 assert!(disturbed == plain, "{tokens:?} of {recipe:?}");
             }
-            // Several passes, of which the second or third is cancelled.
+            // Three passes, of which the second is cancelled: the first takes so many calls, more
+            // or less by which experts it needs.
+            session.prompt_as_decoded(true);
+            let of_one_pass = (1..100).find(|&calls| {
+                interrupt.after(calls);
+                session.append(&[9; 8]).is_ok()
+            });
+            session.prompt_as_decoded(false);
+            interrupt.never();
+            let of_one_pass = of_one_pass.expect("a pass has fewer calls");
             let disturbed = decode(session, &|session, step| {
                 session.prompt_as_decoded(true);
-                fail(session, interrupt, &[9; 24][..], 30 + u64::from(step % 20));
+                fail(
+                    session,
+                    interrupt,
+                    &[9; 24],
+                    of_one_pass + u64::from(step % 10),
+                );
                 session.prompt_as_decoded(false);
             });
             assert!(disturbed == plain, "{recipe:?}");

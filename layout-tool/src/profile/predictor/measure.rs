@@ -104,9 +104,10 @@ impl Stored {
         loop {
             let shifted = self.bias.iter_mut().zip(&biases);
             shifted.for_each(|(to, bias)| *to = bias + shift);
-            let (quality, predicted) = held.quality(activity, &self.bias);
+            let (mut quality, predicted) = held.quality(activity, &self.bias);
             // Rounding of the sum may have taken a neuron away again.
             if quality.recall >= recall.min(1.0) || step > 1.0 {
+                quality.cuts = Some(held.cuts(&self.bias));
                 return (quality, predicted);
             }
             shift += step;
@@ -183,14 +184,21 @@ impl Held {
         last.or(scores.last()).map_or(0.0, |&(score, _)| -score)
     }
 
+    fn cuts(&self, bias: &[f32]) -> Cuts {
+        let score = |&(row, neuron, mass): &(u32, u32, f32)| (self.score(bias, row, neuron), mass);
+        let scored = self.active.iter().map(score);
+        let mut predicted: Vec<_> = scored.filter(|&(score, _)| score > 0.0).collect();
+        Cuts::of(&mut predicted, self.mass)
+    }
+
+    /// All but the cuts; and the share of neurons predicted.
     fn quality(&self, activity: &Activity, bias: &[f32]) -> (Quality, f64) {
         let mut found = 0.0;
-        let mut right = Vec::new();
+        let mut right = 0u64;
         for &(row, neuron, mass) in &self.active {
-            let score = self.score(bias, row, neuron);
-            if score > 0.0 {
+            if self.score(bias, row, neuron) > 0.0 {
                 found += f64::from(mass);
-                right.push((score, mass));
+                right += 1;
             }
         }
         let predicted: usize = self
@@ -206,9 +214,9 @@ impl Held {
         let places = (activity.rows() - self.first_row) * activity.neurons;
         let quality = Quality {
             recall: share(found, self.mass, 1.0),
-            precision: share(right.len() as f64, predicted as f64, 1.0),
+            precision: share(right as f64, predicted as f64, 1.0),
             active_share: share(self.active.len() as f64, places as f64, 0.0),
-            cuts: Some(Cuts::of(&mut right, self.mass)),
+            cuts: None,
         };
         (quality, predicted as f64 / places.max(1) as f64)
     }
